@@ -27,7 +27,7 @@ from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.advice_models import with_launches
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.arrays import Mask, Rows
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, span, total, union
@@ -80,20 +80,17 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
     backward, forward = (matching(t.trace, (Kind.OP, Kind.ANNOTATION), p) for p in (_BACKWARD, _FORWARD))
     events, found = t.trace.events, {}
     for each in t.threads if len(backward) and len(forward) else ():
-        nodes = _outermost(t, backward[events.thread[backward] == each])
+        # The nodes that lie in no other, one by one: times are rounded, so that neighbours touch or overlap.
+        rows = backward[events.thread[backward] == each]
+        start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+        reach = np.append(np.iinfo(np.int64).min + ROUNDED_NS, np.maximum.accumulate(end))[:-1]
+        outer = start >= reach - ROUNDED_NS
+        nodes = Intervals(start[outer], end[outer])
         called = forward[events.thread[forward] == each]
         if len(nodes.start) and len(called):
             again = _second_runs(nodes, Intervals(events.start[called], events.end[called]))
             found[each] = _with_python_behind(t, each, again)
     return found
-
-
-def _outermost(t: Tables, rows: Rows) -> Intervals:
-    """Return the nodes that lie in no other, one by one: times are rounded, so that neighbours touch or overlap."""
-    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
-    reach = np.append(np.iinfo(np.int64).min + ROUNDED_NS, np.maximum.accumulate(end))[:-1]
-    outer = start >= reach - ROUNDED_NS
-    return Intervals(start[outer], end[outer])
 
 
 def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:

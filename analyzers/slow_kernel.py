@@ -89,6 +89,10 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     if peak is None or not slow:
         return []
     reached = sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow)
+    # The kernel's name without its arguments, as ncu matches it.
+    kernel = slow[0].kernel
+    bare = re.split(r"[<(]", kernel.removeprefix("void "), maxsplit=1)[0].rpartition("::")[2] or kernel
+    pattern = re.sub(r"[^\w]+", ".*", bare)[:60]
     rule = KernelRule(
         META.id,
         f"Heavy kernels run at {percent(reached, 0)} of what the device can do",
@@ -106,13 +110,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         facts={
             "attention": "attention" in slow[0].op,
             "kernel": slow[0].kernel,
-            "kernel_pattern": _pattern(slow[0].kernel),
+            "kernel_pattern": pattern,
         },
     )
     return kernel_finding(t, rule, np.concatenate([g.tasks for g in slow]))
-
-
-def _pattern(kernel: str) -> str:
-    """Return the kernel's name without its arguments, as ncu matches it."""
-    bare = re.split(r"[<(]", kernel.removeprefix("void "), maxsplit=1)[0].rpartition("::")[2] or kernel
-    return re.sub(r"[^\w]+", ".*", bare)[:60]

@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.analyzers.common.advice import Advice, other_training, rounding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
@@ -70,7 +69,17 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     tasks = np.flatnonzero(is_small & free) if is_small.any() else np.zeros(0, np.intp)
     if not len(tasks):
         return []
-    tasks = tasks[_runs_alone(t, tasks)]
+    # Which tasks have the device for themselves for most of their time.
+    alone = np.ones(len(tasks), bool)
+    streams = distinct(t.tasks.stream)
+    for stream in streams.tolist() if len(streams) > 1 else []:
+        mine = t.tasks.stream[tasks] == stream
+        others = t.tasks.stream != stream
+        start, end = t.tasks.start[tasks[mine]], t.tasks.end[tasks[mine]]
+        beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
+        alone[mine] = beside <= 0.5 * (end - start)  # of a kernel's time that other streams may fill at most
+    runs_alone = alone
+    tasks = tasks[runs_alone]
     kept = float((length[tasks] * (grid[tasks] / num_sms)).sum())
     longest = tasks[np.argsort(-length[tasks], kind="stable")[:3]].tolist()
     evidence = [
@@ -80,16 +89,3 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     ]
     rule = KernelRule(META.id, "Long kernels use a part of the device", 0.1, kept, evidence, confidence="medium")
     return kernel_finding(t, rule, tasks)
-
-
-def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Return which tasks have the device for themselves for most of their time."""
-    alone = np.ones(len(tasks), bool)
-    streams = distinct(t.tasks.stream)
-    for stream in streams.tolist() if len(streams) > 1 else []:
-        mine = t.tasks.stream[tasks] == stream
-        others = t.tasks.stream != stream
-        start, end = t.tasks.start[tasks[mine]], t.tasks.end[tasks[mine]]
-        beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
-        alone[mine] = beside <= 0.5 * (end - start)  # of a kernel's time that other streams may fill at most
-    return alone

@@ -92,24 +92,22 @@ def by_class(rows: Sequence[CodeTime], most: int) -> list[CodeTime]:
     for row in rows:
         around[row.depth :] = [re.sub(r"_\d+$", "", label(row))]
         key = tuple(around)
-        found[key] = _added(found.get(key, CodeTime(".".join(key), 0.0, 0.0, depth=len(key) - 1)), row)
+        one = found.get(key, CodeTime(".".join(key), 0.0, 0.0, depth=len(key) - 1))
+        other = row
+        found[key] = one._replace(
+            self_ns=one.self_ns + other.self_ns,
+            share=one.share + other.share,
+            host_ns=_sum(one.host_ns, other.host_ns),
+            calls=_sum(one.calls, other.calls),
+            device_ns=_sum(one.device_ns, other.device_ns),
+            backward_ns=_sum(one.backward_ns, other.backward_ns),
+            backward_device_ns=_sum(one.backward_device_ns, other.backward_device_ns),
+        )
     kept: dict[tuple[str, ...], int] = {}
     for key in sorted(found, key=lambda key: (-round(_whole(found[key])), len(key))):
         if len(kept) < most and (len(key) == 1 or key[:-1] in kept):
             kept[key] = len(kept)
     return [found[key] for key in sorted(kept, key=lambda key: [kept[key[: n + 1]] for n in range(len(key))])]
-
-
-def _added(one: CodeTime, other: CodeTime) -> CodeTime:
-    return one._replace(
-        self_ns=one.self_ns + other.self_ns,
-        share=one.share + other.share,
-        host_ns=_sum(one.host_ns, other.host_ns),
-        calls=_sum(one.calls, other.calls),
-        device_ns=_sum(one.device_ns, other.device_ns),
-        backward_ns=_sum(one.backward_ns, other.backward_ns),
-        backward_device_ns=_sum(one.backward_device_ns, other.backward_device_ns),
-    )
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

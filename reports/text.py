@@ -169,7 +169,13 @@ def _parts(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
         yield from _waterfall(d.waterfall, layout.width)
     if d.critical_path is not None and d.partition is not None:
         yield title(tr("Critical path"), tr("what the step's length depends on"))
-        yield _path(d.critical_path.shares)
+        # The critical path in one line.
+        shares = d.critical_path.shares
+        ranked = sorted(
+            ((name, share) for name, share in shares.items() if share >= MIN_PATH_SHARE), key=lambda s: -s[1]
+        )
+        path = note(", ".join(f"{translated(one_line(name))} {percent(share)}" for name, share in ranked), "")
+        yield path
     yield from _trials(d)
     if d.after is not None:
         yield title(tr("With the gains applied"))
@@ -380,12 +386,6 @@ def _forecast_range(forecast: Forecast, baseline: float) -> str:
 def _forecast_name(forecast: Forecast) -> str:
     words = ("now", "with {change}", "and {change}")[min(len(forecast.ids), 2)]
     return tr(words, change=(*forecast.ids, "")[len(forecast.ids) - 1])
-
-
-def _path(shares: Mapping[str, float]) -> RenderableType:
-    """Return the critical path in one line."""
-    ranked = sorted(((name, share) for name, share in shares.items() if share >= MIN_PATH_SHARE), key=lambda s: -s[1])
-    return note(", ".join(f"{translated(one_line(name))} {percent(share)}" for name, share in ranked), "")
 
 
 def _trials(d: Diagnosis) -> Iterator[RenderableType]:

@@ -167,11 +167,28 @@ def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.st
     taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
     never = blocks.freed[held] > t.steps.window[1]
     same = _same_call(t, blocks, held)
+    # Which blocks were taken inside a call that copies from the host to the device.
+    time = blocks.taken[held]
+    rows = blocks.row[held]
+    events = t.trace.events
+    found = np.zeros(len(time), bool)
+    copies = [n for n, name in enumerate(t.trace.names) if re.search(_TO_DEVICE, name[:40])]
+    launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
+    called = np.sort(events.start[launch], kind="stable")
+    for thread, layers in t.work_layers.items() if len(called) else ():
+        mine = np.flatnonzero(events.thread[rows] == thread)
+        for depth in range(len(layers.rows)):
+            open_rows = layers.open_in(depth, time[mine])
+            is_op = (open_rows >= 0) & (events.kind[np.maximum(open_rows, 0)] == Kind.OP)
+            begin, end = events.start[np.maximum(open_rows, 0)], events.end[np.maximum(open_rows, 0)]
+            inside = np.searchsorted(called, end) > np.searchsorted(called, begin)
+            found[mine[is_op & inside]] = True
+    is_input = found
     category: npt.NDArray[np.str_] = np.select(
         [
             taken == _OPTIMIZER_PHASE,
             taken == _BACKWARD_PHASE,
-            _is_input(t, blocks.taken[held], blocks.row[held]),
+            is_input,
             never,
             freed == _FORWARD_PHASE,
         ],
@@ -209,24 +226,6 @@ def _same_call(t: Tables, blocks: Allocations, held: Rows) -> Mask:
     call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)
     same: Mask = blocks.freed[held] <= during.end[call]
     return same
-
-
-def _is_input(t: Tables, time: Ints, rows: Rows) -> Mask:
-    """Return which blocks were taken inside a call that copies from the host to the device."""
-    events = t.trace.events
-    found = np.zeros(len(time), bool)
-    copies = [n for n, name in enumerate(t.trace.names) if re.search(_TO_DEVICE, name[:40])]
-    launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
-    called = np.sort(events.start[launch], kind="stable")
-    for thread, layers in t.work_layers.items() if len(called) else ():
-        mine = np.flatnonzero(events.thread[rows] == thread)
-        for depth in range(len(layers.rows)):
-            open_rows = layers.open_in(depth, time[mine])
-            is_op = (open_rows >= 0) & (events.kind[np.maximum(open_rows, 0)] == Kind.OP)
-            begin, end = events.start[np.maximum(open_rows, 0)], events.end[np.maximum(open_rows, 0)]
-            inside = np.searchsorted(called, end) > np.searchsorted(called, begin)
-            found[mine[is_op & inside]] = True
-    return found
 
 
 def _by_place(t: Tables, blocks: Allocations, held: Rows) -> tuple[tuple[Where, int], ...]:

@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from diagnose.answer.cards import (
     MIN_FACTOR,
@@ -27,9 +27,6 @@ from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK
 from diagnose.model.words import Count, Words, english
 from diagnose.text.numbers import duration, lower_first, percent
 from diagnose.text.plain_text import one_line
-
-if TYPE_CHECKING:
-    from diagnose.model.job import Job
 
 __all__ = [
     "MAX_ESTIMATE",
@@ -125,7 +122,9 @@ def answer(d: Diagnosis) -> Answer:
         said = tuple(_cautions_of_useless(d))
         is_limited, again = limited is not None, _command(d)
         return Answer(Words(pill), Words(meaning), tone, first, d.step_ns, why, said, is_limited, refuted, again)
-    each = predictions(d, is_sure=_states_savings(d, limited))
+    # Whether the recording shows what a change saves, and not only at most how much.
+    states_savings = limited is None and _estimated(d) < MIN_OVERHEAD
+    each = predictions(d, is_sure=states_savings)
     shown = cards(d, each)
     proven = _proven(d)
     after, num = proven or possible_step(d, shown)
@@ -220,11 +219,6 @@ def limit(d: Diagnosis) -> Words | None:
 def _estimated(d: Diagnosis) -> float:
     """Return the share of the step that recording takes at most; a full device hides it."""
     return 0.0 if d.verdict == "kernel-bound" else d.recording_estimate
-
-
-def _states_savings(d: Diagnosis, limited: Words | None) -> bool:
-    """Return whether the recording shows what a change saves, and not only at most how much."""
-    return limited is None and _estimated(d) < MIN_OVERHEAD
 
 
 def _command(d: Diagnosis) -> str:
@@ -379,7 +373,12 @@ def _headline(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
     if lead is None and shares and finding.worth_ns < SMALL * d.step_ns and finding.share is None:
         lead = Words("Small gains only: {what}")
     if j is not None and j.late_ranks and j.cause == finding.rule:  # the late rank's own finding, which has no rank
-        lead = _late(j)
+        *others, last = map(str, j.late_ranks)
+        lead = _first(
+            (len(others) > 2, Words("{ranks} are late: {what}", {"ranks": Count(len(others) + 1, "rank")})),
+            (others, Words("Ranks {others} and {num} are late: {what}", {"others": ", ".join(others), "num": last})),
+            (True, Words("Rank {num} is late: {what}", {"num": last})),
+        )
     if lead is not None:
         return _fitted(lead, "what", lower_first(title), shares)
     return _fitted(Words("{what}"), "what", title[:1].upper() + title[1:], shares)
@@ -388,15 +387,6 @@ def _headline(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
 def _begins_late(d: Diagnosis) -> bool:
     """Return whether the ranks wait for one that begins its step late, and no rank is slower than the others."""
     return d.dominant == LATE_RANKS and d.job is not None and d.job.begins_late is not None and not d.job.late_ranks
-
-
-def _late(j: Job) -> Words:
-    *others, last = map(str, j.late_ranks)
-    return _first(
-        (len(others) > 2, Words("{ranks} are late: {what}", {"ranks": Count(len(others) + 1, "rank")})),
-        (others, Words("Ranks {others} and {num} are late: {what}", {"others": ", ".join(others), "num": last})),
-        (True, Words("Rank {num} is late: {what}", {"num": last})),
-    )
 
 
 def _little(d: Diagnosis, *, has_trial: bool) -> Words:
@@ -651,7 +641,12 @@ def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words | None,
 def _view(d: Diagnosis) -> Words | None:
     """Return whose step and changes a report of several ranks shows; of one rank what a step is, where that is odd."""
     if len(d.ranks) < 2:
-        return _steps_of_rollouts(d)
+        # How many steps follow a rollout, None if none do so regularly: a loop's iteration is more than a step.
+        found = (f.facts for f in d.findings if f.facts.get("phase") == "rollout" and f.facts.get("regular"))
+        period = next((facts.get("period") for facts in found), None)
+        if d.source.found_steps_by != "optimizer" or not isinstance(period, int):
+            return None
+        return Words("A step is one optimizer.step(); {num} of them follow each rollout.", {"num": period})
     shown, num = shown_rank(d), len(d.ranks)
     is_late = shown == late_rank(d)
     values = {"num": shown, "others": num - 1, "ranks": num}
@@ -670,15 +665,6 @@ def _view(d: Diagnosis) -> Words | None:
         (is_late, Words("Step and changes are those of rank {num}, which the other {others} wait for.", values)),
         (True, Words("Step and changes are those of rank {num}, whose step is the longest of {ranks}.", values)),
     )
-
-
-def _steps_of_rollouts(d: Diagnosis) -> Words | None:
-    """Return how many steps follow a rollout, None if none do so regularly: a loop's iteration is more than a step."""
-    found = (f.facts for f in d.findings if f.facts.get("phase") == "rollout" and f.facts.get("regular"))
-    period = next((facts.get("period") for facts in found), None)
-    if d.source.found_steps_by != "optimizer" or not isinstance(period, int):
-        return None
-    return Words("A step is one optimizer.step(); {num} of them follow each rollout.", {"num": period})
 
 
 # The findings of a report in their order, each with the change that it offers and what else is possible.
@@ -714,6 +700,15 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
         kept = [p for p in mine if p.id not in longer]
         fix = on_cards.get(finding.rule) or next(iter(kept), None)
         others = [p for p in kept if p is not fix and p.id in each and not each[p.id].behind]
+        # What the step saves without the cause, ns and share: the number that findings are ordered by.
+        values = {"time": duration(finding.worth_ns), "share": percent(worth_share(finding, d.step_ns))}
+        saves = _first(
+            (not finding.worth_ns, Words("no saving known")),
+            (d.step_ns <= 0, Words("{time}", values)),
+            (finding.share is not None, Words("{time} per step ({share} of the run)", values)),
+            (d.source.found_steps_by != "none", Words("{time} ({share} of the step)", values)),
+            (True, Words("{time} ({share} of the recording)", values)),
+        )
         rows.append(
             FindingRow(
                 number,
@@ -723,19 +718,7 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
                 share=worth_share(finding, d.step_ns),
-                saves=_saves(finding, d),
+                saves=saves,
             )
         )
     return tuple(rows)
-
-
-def _saves(finding: Finding, d: Diagnosis) -> Words:
-    """Return what the step saves without the cause, ns and share: the number that findings are ordered by."""
-    values = {"time": duration(finding.worth_ns), "share": percent(worth_share(finding, d.step_ns))}
-    return _first(
-        (not finding.worth_ns, Words("no saving known")),
-        (d.step_ns <= 0, Words("{time}", values)),
-        (finding.share is not None, Words("{time} per step ({share} of the run)", values)),
-        (d.source.found_steps_by != "none", Words("{time} ({share} of the step)", values)),
-        (True, Words("{time} ({share} of the recording)", values)),
-    )

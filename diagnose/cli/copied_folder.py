@@ -145,14 +145,12 @@ def _place(private: Path, original: Path, copy: Path) -> Place:
         settings["TMPDIR"] = str(private / "tmp")
         (private / "tmp").mkdir()
     writable = private / "writable.json"
-    writable.write_text(json.dumps(_around(original)), encoding="utf-8")
-    package = str(Path(diagnose.__file__).parents[1])
-    return Place(copy, settings, [sys.executable, "-I", "-S", "-c", RESTRICTED, package, str(writable)])
-
-
-def _around(folder: Path) -> list[str]:
-    """Return everything next to the folder and next to each folder above it."""
+    # Everything next to the folder and next to each folder above it.
+    folder = original
     inner = Path(os.path.realpath(folder))
     chain = {str(inner), *map(str, inner.parents)}
     children = [child for above in inner.parents for child in children_of(str(above))]
-    return [child.path for child in children if child.path not in chain and not child.is_symlink()]
+    around = [child.path for child in children if child.path not in chain and not child.is_symlink()]
+    writable.write_text(json.dumps(around), encoding="utf-8")
+    package = str(Path(diagnose.__file__).parents[1])
+    return Place(copy, settings, [sys.executable, "-I", "-S", "-c", RESTRICTED, package, str(writable)])

@@ -237,8 +237,10 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
         if plan is not None
         else "each time in the working folder itself"
     )
+    seconds = budget_s
+    duration_text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     report(
-        f"this runs {command.text} repeatedly for up to {_duration_text(budget_s)}, {where}; "
+        f"this runs {command.text} repeatedly for up to {duration_text}, {where}; "
         f"each run is stopped after some dozens of steps. {runner.enforced.text}"
     )
     if plan is None:
@@ -269,10 +271,6 @@ def _why_asked(command: Command, capture: Path | None) -> str:
         f"The command comes from the capture {one_line(str(capture))}, which --yes does not cover; check it, and pass "
         f"--trust-command to run it: {command.text}"
     )
-
-
-def _duration_text(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _after(

@@ -64,25 +64,21 @@ def defaults_of(cli: Group, folder: Path) -> dict[str, dict[str, Any]]:
         if TABLE in text:
             table = _parsed(text, file).get("tool", {}).get("diagnose")
             if table is not None:
-                return _of_all(cli, table, file)
+                # The defaults of each command from the table and those below it.
+                found: dict[str, dict[str, Any]] = {}
+                for key in SHARED & set(table):
+                    wanted = str if key == LANG else list
+                    if not isinstance(table[key], wanted) or not all(isinstance(each, str) for each in table[key]):
+                        example = '"zh"' if key == LANG else 'a list of rules such as ["launch-bound"]'
+                        raise UsageError(f"Invalid {key} of [tool.diagnose] in {printable(file)}: use {example}.")
+                    for name, command in cli.commands.items():
+                        if any(parameter.name == key for parameter in command.params):
+                            found.setdefault(name, {})[key] = table[key]
+                for name in table.keys() - SHARED:
+                    now = cli.former[name].words[0] if name in cli.former else name
+                    found.setdefault(now, {}).update(_of_command(cli, now, table[name], file))
+                return found
     return {}
-
-
-def _of_all(cli: Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
-    """Return the defaults of each command from the table and those below it."""
-    found: dict[str, dict[str, Any]] = {}
-    for key in SHARED & set(table):
-        wanted = str if key == LANG else list
-        if not isinstance(table[key], wanted) or not all(isinstance(each, str) for each in table[key]):
-            example = '"zh"' if key == LANG else 'a list of rules such as ["launch-bound"]'
-            raise UsageError(f"Invalid {key} of [tool.diagnose] in {printable(file)}: use {example}.")
-        for name, command in cli.commands.items():
-            if any(parameter.name == key for parameter in command.params):
-                found.setdefault(name, {})[key] = table[key]
-    for name in table.keys() - SHARED:
-        now = cli.former[name].words[0] if name in cli.former else name
-        found.setdefault(now, {}).update(_of_command(cli, now, table[name], file))
-    return found
 
 
 def _parsed(text: str, file: Path) -> dict[str, Any]:

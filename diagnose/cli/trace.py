@@ -74,7 +74,10 @@ def trace_and_answer(request: TraceRequest) -> int:
         raise UsageError("--copy is for one process; start several ranks in a copy of the folder that you make.")
     chosen = chosen_ranks(request.ranks, ranks.world_size) if request.ranks else frozenset(range(ranks.world_size))
     if ranks.rank not in chosen:
-        return _run_plainly(request)
+        # Run the script as Python would, in a rank that is not recorded, and return its exit code.
+        script = (["-m"] if request.module else []) + [request.script, *request.args]
+        ended = subprocess.run([sys.executable, *script], check=False).returncode
+        return ended if ended >= 0 else 128 - ended
     if len(chosen) < ranks.world_size:
         request = replace(request, keep_going=True)  # the others do not stop, and would wait for those that do
     folder = _capture_folder(request, ranks)
@@ -149,13 +152,6 @@ def _diagnosed(
                 else answer_from_received(received, progress=progress)
             )
     return replace(found, trust=(*found.trust, *map(Note, notes)))
-
-
-def _run_plainly(request: TraceRequest) -> int:
-    """Run the script as Python would, in a rank that is not recorded, and return its exit code."""
-    script = (["-m"] if request.module else []) + [request.script, *request.args]
-    ended = subprocess.run([sys.executable, *script], check=False).returncode
-    return ended if ended >= 0 else 128 - ended
 
 
 def _check_script(request: TraceRequest) -> None:

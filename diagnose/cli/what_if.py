@@ -64,19 +64,16 @@ def _page(path: str, result: WhatIfResult) -> str:
 
 
 def _text(result: WhatIfResult) -> str:
-    return _wrapped("\n".join(map(_line, result.text().split("\n"))))
+    # The text in lines that fit standard output; what goes on in the next line is indented.
+    text = "\n".join(map(_line, result.text().split("\n")))
+    lines = text.split("\n")
+    return "\n".join(
+        fill(line, columns(), subsequent_indent="    ", drop_whitespace=True) if line.strip() else line
+        for line in lines
+    )
 
 
 def _line(english: str) -> str:
     """Return a line of the result in the language that is shown."""
     text = english.lstrip()
     return english[: len(english) - len(text)] + translated(text)
-
-
-def _wrapped(text: str) -> str:
-    """Return the text in lines that fit standard output; what goes on in the next line is indented."""
-    lines = text.split("\n")
-    return "\n".join(
-        fill(line, columns(), subsequent_indent="    ", drop_whitespace=True) if line.strip() else line
-        for line in lines
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.compare.compare import Change, Comparison
+from diagnose.compare.compare import Comparison
 from diagnose.compare.format import sentence
 from diagnose.compare.gate import GateResult
 from diagnose.model.diagnosis import Diagnosis
@@ -49,6 +49,8 @@ def as_html(c: Comparison, gate: GateResult | None = None) -> str:
         )
     ]
     is_alike = c.evaluation.outcome != "not comparable"
+    causes = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
+    tables = [("Where the step goes", c.parts), (causes, c.causes), ("Findings", c.findings), ("Kernels", c.kernels)]
     return render_page(
         "compare.html",
         scripts=["report.js"],
@@ -68,7 +70,7 @@ def as_html(c: Comparison, gate: GateResult | None = None) -> str:
         notes=[translated(d.sentence()) for d in c.differences],
         tables=[
             (translated(title), changes[:MAX_CHANGES], max(abs(change.by_ns) for change in changes))
-            for title, changes in _tables(c)
+            for title, changes in tables
             if changes
         ],
     )
@@ -82,11 +84,6 @@ def _headline(c: Comparison) -> str:
     if outcome == "undecided":
         return f"Too few or too uneven runs to decide: {before} → {after}"
     return f"The step is {'the same' if outcome == 'same' else outcome}: {before} → {after}"
-
-
-def _tables(c: Comparison) -> list[tuple[str, tuple[Change, ...]]]:
-    causes = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
-    return [("Where the step goes", c.parts), (causes, c.causes), ("Findings", c.findings), ("Kernels", c.kernels)]
 
 
 def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:

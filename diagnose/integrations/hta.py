@@ -16,7 +16,7 @@ from diagnose.errors import missing_extra
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import CrossCheck
-from diagnose.model.events import Kind, Trace
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
@@ -96,7 +96,15 @@ def cross_check_hta(capture: Capture) -> tuple[CrossCheck, ...]:
         return (CrossCheck("HTA", None, None, None, reason),)
     finally:
         logging.disable(before)
-    ours, by_definition = _our_figures(t), _by_definition(t)
+    events, tasks, parts = t.trace.events, t.tasks, t.partition
+    found = {"idle": parts.idle, "compute": parts.compute, "other": parts.exposed_communication + parts.exposed_copy}
+    kernels = events.kind[tasks.row] == Kind.KERNEL
+    overlap = _overlap(_Tasks(tasks.start, tasks.end, kernels & ~tasks.is_collective, tasks.is_collective))
+    if overlap is not None:
+        found["overlap"] = overlap
+    found["queue"] = t.queue.depth_p50
+    our_figures = found | _our_split(t)
+    ours, by_definition = our_figures, _by_definition(t)
     return tuple(_row(name, ours.get(name), by_definition.get(name), theirs.get(name)) for name in DEFINITIONS)
 
 
@@ -115,29 +123,15 @@ def _figures_of(analysis: Any) -> dict[str, float]:
     if queue is not None and len(queue):
         lengths = queue["queue_length"]
         found["queue"] = float(lengths.loc[lengths["count"].idxmax()]["mean"])
-        split, _ = analysis.get_idle_time_breakdown(visualize=False, streams=[_busiest_stream(analysis)])
+        # The stream with most tasks, as HTA has them.
+        events = analysis.t.get_trace(0)
+        on_device = events[(events["stream"] != -1) & (events["index_correlation"] > 0)]
+        busiest_stream = int(on_device["stream"].value_counts().idxmax())
+        split, _ = analysis.get_idle_time_breakdown(visualize=False, streams=[busiest_stream])
         pauses = split.set_index("idle_category")["idle_time"]
         if pauses.sum() > 0:
             found |= {name: float(pauses.get(key, 0.0) / pauses.sum()) for key, name in WAITS.items()}
     return found
-
-
-def _busiest_stream(analysis: Any) -> int:
-    """Return the stream with most tasks, as HTA has them."""
-    events = analysis.t.get_trace(0)
-    on_device = events[(events["stream"] != -1) & (events["index_correlation"] > 0)]
-    return int(on_device["stream"].value_counts().idxmax())
-
-
-def _our_figures(t: Tables) -> dict[str, float]:
-    events, tasks, parts = t.trace.events, t.tasks, t.partition
-    found = {"idle": parts.idle, "compute": parts.compute, "other": parts.exposed_communication + parts.exposed_copy}
-    kernels = events.kind[tasks.row] == Kind.KERNEL
-    overlap = _overlap(_Tasks(tasks.start, tasks.end, kernels & ~tasks.is_collective, tasks.is_collective))
-    if overlap is not None:
-        found["overlap"] = overlap
-    found["queue"] = t.queue.depth_p50
-    return found | _our_split(t)
 
 
 def _our_split(t: Tables) -> dict[str, float]:
@@ -156,7 +150,10 @@ def _by_definition(t: Tables) -> dict[str, float]:
     """Return the figures of our events by HTA's definitions."""
     trace, events = t.trace, t.trace.events
     rows = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    last = _last_step(trace)
+    # The begin of the last marked step, which HTA leaves out; None for fewer than two: it keeps all.
+    marks = matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK)
+    starts = trace.events.start[marks]
+    last = int(starts.max()) if len(marks) > 1 else None
     if last is not None:
         rows = rows[(events.cause[rows] >= 0) & (events.start[events.cause[rows]] < last)]
     if not len(rows):
@@ -200,13 +197,6 @@ def _split(tasks: _Tasks, launch: Ints, stream: Any) -> dict[str, float]:
     parts = {"host wait": pause[host].sum(), "kernel wait": pause[kernel].sum()}
     parts["other wait"] = pause.sum() - sum(parts.values())
     return {name: float(part / pause.sum()) for name, part in parts.items()}
-
-
-def _last_step(trace: Trace) -> int | None:
-    """Return the begin of the last marked step, which HTA leaves out; None for fewer than two: it keeps all."""
-    marks = matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK)
-    starts = trace.events.start[marks]
-    return int(starts.max()) if len(marks) > 1 else None
 
 
 def _overlap(tasks: _Tasks) -> float | None:

@@ -182,7 +182,15 @@ def check_file(path: Path, *, force: bool) -> None:
             raise OutputError(f"{name} lies in a folder of the system; name a file elsewhere.")
         if os.path.lexists(path) and not force:
             raise _exists_already(path)
-        _check_folder(path)
+        folder = printable(path.parent)
+        if not path.parent.is_dir():
+            what = "is not a folder; name one" if os.path.lexists(path.parent) else "does not exist; create it first"
+            subject = folder if os.path.lexists(path.parent) else f"the folder {folder}"
+            raise OutputError(f"{printable(path)} cannot be written: {subject} {what}.")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise OutputError(
+                f"{printable(path)} cannot be written: the folder {folder} is not writable; choose another one."
+            )
     except (OSError, ValueError) as error:
         raise cannot_write(path, error) from error
 
@@ -265,18 +273,6 @@ def printable(path: str | os.PathLike[str]) -> str:
 
 def _exists_already(path: Path) -> OutputError:
     return OutputError(f"{printable(path)} exists already; give another name, or --force to overwrite it.")
-
-
-def _check_folder(path: Path) -> None:
-    folder = printable(path.parent)
-    if not path.parent.is_dir():
-        what = "is not a folder; name one" if os.path.lexists(path.parent) else "does not exist; create it first"
-        subject = folder if os.path.lexists(path.parent) else f"the folder {folder}"
-        raise OutputError(f"{printable(path)} cannot be written: {subject} {what}.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(
-            f"{printable(path)} cannot be written: the folder {folder} is not writable; choose another one."
-        )
 
 
 def _is_among_devices(path: Path) -> bool:

@@ -45,7 +45,13 @@ def decode(text: bytes | str, kind: type[_T], *, source: str, remedy: str) -> _T
         with _ONE_AT_A_TIME:
             return _decoded(text.encode("utf-8", "replace") if isinstance(text, str) else text, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{source} cannot be used: {_fault(error)}. {remedy}") from None
+        # "its field rank is wrong (expected int >= 0)".
+        message = str(error)
+        found = re.search(_WHERE, message)
+        what = re.sub(_FORM, "a plain name", (message[: found.start()] if found else message).replace("`", ""))
+        where = f"its field {middle(found['field'], MAX_CHARS)} is wrong" if found and found["field"] else "it is wrong"
+        fault = f"{where} ({middle(what[:1].lower() + what[1:], MAX_CHARS)})"
+        raise InputError(f"{source} cannot be used: {fault}. {remedy}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InputError(f"{source} is not valid JSON. {remedy}") from None
     except RecursionError:
@@ -62,15 +68,6 @@ def _decoded(text: bytes, kind: type[_T]) -> _T:
         if whole == text:
             raise
         return msgspec.json.decode(whole, type=kind)
-
-
-def _fault(error: msgspec.ValidationError) -> str:
-    """Return "its field rank is wrong (expected int >= 0)"."""
-    message = str(error)
-    found = re.search(_WHERE, message)
-    what = re.sub(_FORM, "a plain name", (message[: found.start()] if found else message).replace("`", ""))
-    where = f"its field {middle(found['field'], MAX_CHARS)} is wrong" if found and found["field"] else "it is wrong"
-    return f"{where} ({middle(what[:1].lower() + what[1:], MAX_CHARS)})"
 
 
 MAX_INT = 2**62  # with room for differences and sums in 64 bits

@@ -180,13 +180,22 @@ def run_shift(baseline: Sequence[float], candidate: Sequence[float]) -> RunShift
     middle = float(after.mean() - before.mean())
     ratio = float(np.median(candidate) / np.median(baseline))
     slower, faster = (candidate, baseline) if ratio >= 1 else (baseline, candidate)
+    # The share of all orders of the runs that have as few pairs in the wrong order; a tie is a wrong one.
+    wrong = sum(a <= b for a in slower for b in faster)
+    orders = [1] + [0] * wrong  # by their number of wrong pairs: the coefficients of a Gaussian binomial
+    for i in range(1, len(slower) + 1):
+        for pairs in range(wrong, len(faster) + i - 1, -1):
+            orders[pairs] -= orders[pairs - len(faster) - i]
+        for pairs in range(i, wrong + 1):
+            orders[pairs] += orders[pairs - i]
+    order_chance = sum(orders) / comb(len(slower) + len(faster), len(slower))
     return RunShift(
         ratio=ratio,
         low=min(ratio, exp(middle - reach)),
         high=max(ratio, exp(middle + reach)),
         spread=spread,
         gap=min(slower) / max(faster),
-        order_chance=_order_chance(slower, faster),
+        order_chance=order_chance,
         num_orders=comb(len(before) + len(after), len(before)),
     )
 
@@ -278,18 +287,6 @@ def _t_quantile(freedom: int) -> float:
         return T_QUANTILES[freedom - 1]
     z = NORMAL_QUANTILE
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-def _order_chance(slower: Sequence[float], faster: Sequence[float]) -> float:
-    """Return the share of all orders of the runs that have as few pairs in the wrong order; a tie is a wrong one."""
-    wrong = sum(a <= b for a in slower for b in faster)
-    orders = [1] + [0] * wrong  # by their number of wrong pairs: the coefficients of a Gaussian binomial
-    for i in range(1, len(slower) + 1):
-        for pairs in range(wrong, len(faster) + i - 1, -1):
-            orders[pairs] -= orders[pairs - len(faster) - i]
-        for pairs in range(i, wrong + 1):
-            orders[pairs] += orders[pairs - i]
-    return sum(orders) / comb(len(slower) + len(faster), len(slower))
 
 
 def _means(runs: Sequence[Floats]) -> Floats:

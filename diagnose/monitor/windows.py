@@ -184,13 +184,19 @@ class Analysis:
         page, data = (str(capture.with_name(f"{capture.name}.{suffix}")) for suffix in ("html", "json"))
         arguments = ["analyze", str(capture), "--html", page, "-o", data, "-q"]
         with self.text.open("wb") as output:
+            # The environment without what makes a process one of several ranks.
+            environment = {
+                name: value
+                for name, value in os.environ.items()
+                if name not in LAUNCHER_NAMES and not name.startswith(LAUNCHER_PREFIXES)
+            }
             self._process = subprocess.Popen(
                 [sys.executable, "-c", ANALYSIS.format(nice=NICENESS), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=capture.parent,
-                env=_environment(),
+                env=environment,
                 start_new_session=True,  # Ctrl-C is for the training; the diagnosis is nearly there
             )
 
@@ -220,12 +226,3 @@ class Analysis:
 def _folder_mb(folder: Path) -> float:
     """Return what the files of a folder take, MB."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without what makes a process one of several ranks."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in LAUNCHER_NAMES and not name.startswith(LAUNCHER_PREFIXES)
-    }

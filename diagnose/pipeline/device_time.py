@@ -102,24 +102,21 @@ def _kernel_time(t: Tables, tasks: Rows, whole: float, peak: Floats) -> tuple[Ke
     covered = float(length[with_peak].sum())
     share = float((peak[with_peak] * length[with_peak]).sum() / covered) if covered else None
     time = float(length[tasks].sum())
+    # The type that is computed with: of the inputs, or as the name shows it; TF32 takes float32 inputs.
+    of_inputs, of_name = _dtype_of_inputs(t.operator_inputs, tasks, length), _dtype_of_name(name)
+    dtype = of_name if of_inputs == "float32" and of_name == "tf32" else of_inputs or of_name
     row = KernelTime(
         name=name,
         family=CLASSES[t.task_classes[longest]],
         calls_per_step=len(tasks) / t.steps.num,
         time_ns=time / t.steps.num,
         share=time / whole,
-        dtype=_dtype(t, tasks, length, name),
+        dtype=dtype,
         peak_share=share if covered >= MIN_KNOWN_TIME * time else None,
     )
     launched = tasks[t.tasks.launch[tasks] >= 0]
     at = int(launched[length[launched].argmax()]) if len(launched) else -1
     return row, int(t.tasks.launch[at]) if at >= 0 else -1
-
-
-def _dtype(t: Tables, tasks: Rows, length: npt.NDArray[np.float64], name: str) -> str:
-    """Return the type that is computed with: of the inputs, or as the name shows it; TF32 takes float32 inputs."""
-    of_inputs, of_name = _dtype_of_inputs(t.operator_inputs, tasks, length), _dtype_of_name(name)
-    return of_name if of_inputs == "float32" and of_name == "tf32" else of_inputs or of_name
 
 
 def _dtype_of_inputs(known: OperatorInputs, tasks: Rows, length: npt.NDArray[np.float64]) -> str:

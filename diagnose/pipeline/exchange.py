@@ -148,21 +148,18 @@ def read_summaries(paths: Sequence[str]) -> JobProfile:
     job, faults = JobProfile(), []
     for path in paths:
         try:
-            job = job.merge(_read(path))
+            if path.endswith(".parquet"):
+                packed, missing = _of_parquet(_content(path), path)
+            else:
+                found = _decoded(path, _content(path), _REMEDY)
+                packed, missing = found.ranks, found.missing
+            read = JobProfile.of(map(RankProfile.from_bytes, packed), missing)
+            job = job.merge(read)
         except InputError as error:
             faults.append(str(error))
     if not job.ranks and faults:
         raise InputError(faults[0])
     return job.merge(JobProfile.of((), faults))
-
-
-def _read(path: str) -> JobProfile:
-    if path.endswith(".parquet"):
-        packed, missing = _of_parquet(_content(path), path)
-    else:
-        found = _decoded(path, _content(path), _REMEDY)
-        packed, missing = found.ranks, found.missing
-    return JobProfile.of(map(RankProfile.from_bytes, packed), missing)
 
 
 def _decoded(path: str, data: bytes, remedy: str) -> _File:

@@ -365,7 +365,22 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
         bare = _descend(tree, bare, _layers(t, thread), names.of_row)
     if not _has_stacks(t):
         _add_lines(t, tree, bare, names)
-    return _in_order(tree, names, scale, most)
+    # The largest boxes, each before what it called.
+    ns = np.array(tree.ns, np.int64)
+    # A box is at least as long as what is in it and has a lower number, so no box is kept without those around it.
+    kept = np.argsort(-ns, kind="stable")[: most + 1]
+    kept = kept[(ns[kept] >= MIN_FRAME_SHARE * ns[0]) & (kept > 0)]
+    children: dict[int, list[int]] = {}
+    for box in kept.tolist():
+        children.setdefault(tree.parent[box], []).append(box)
+    found: list[Frame] = []
+    waiting = [(box, 0) for box in reversed(children.get(0, []))]
+    while waiting:
+        box, depth = waiting.pop()
+        name = tree.name[box]
+        found.append(Frame(names.texts[name], names.kinds[name], depth, round(tree.ns[box] * scale)))
+        waiting += [(inner, depth + 1) for inner in reversed(children.get(box, []))]
+    return tuple(found)
 
 
 def _descend(tree: _Tree, pieces: _Pieces, nested: Layers, name: Ints) -> _Pieces:
@@ -419,25 +434,6 @@ def _shown_rows(t: Tables, thread: int) -> Rows:
         hidden[name] = bool(STEP_MARK.match(text) or re.search(_WRAPPERS, text[:NAME_PART]))
     shown: Rows = rows[~hidden[names]]
     return shown
-
-
-def _in_order(tree: _Tree, names: _Names, scale: float, most: int) -> tuple[Frame, ...]:
-    """Return the largest boxes, each before what it called."""
-    ns = np.array(tree.ns, np.int64)
-    # A box is at least as long as what is in it and has a lower number, so no box is kept without those around it.
-    kept = np.argsort(-ns, kind="stable")[: most + 1]
-    kept = kept[(ns[kept] >= MIN_FRAME_SHARE * ns[0]) & (kept > 0)]
-    children: dict[int, list[int]] = {}
-    for box in kept.tolist():
-        children.setdefault(tree.parent[box], []).append(box)
-    found: list[Frame] = []
-    waiting = [(box, 0) for box in reversed(children.get(0, []))]
-    while waiting:
-        box, depth = waiting.pop()
-        name = tree.name[box]
-        found.append(Frame(names.texts[name], names.kinds[name], depth, round(tree.ns[box] * scale)))
-        waiting += [(inner, depth + 1) for inner in reversed(children.get(box, []))]
-    return tuple(found)
 
 
 class _Names(NamedTuple):

@@ -130,20 +130,17 @@ def _parts(t: Tables, traits: CauseTraits, own: Mapping[str, Intervals], copies:
     else:
         left, own = t.occupancy.compute, {**own, traits.copies: union(copies, own.get(traits.copies, EMPTY))}
     works = ~(tasks.is_collective | tasks.is_copy) & (tasks.launch >= 0)
-    for phase, during in _host_phases(t).items():
+    # When the host is in the optimizer and when in the backward; the rest of a step is the forward.
+    optimizer = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+    backward = t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))
+    host_phases = {PHASES[2]: optimizer, PHASES[1]: subtract(backward, optimizer)}
+    for phase, during in host_phases.items():
         mine = works & contains(during, events.start[tasks.launch])
         computing = union((tasks.start[mine], tasks.end[mine])) if t.device_id >= 0 else during
         parts[phase] = intersect(computing, left)
         left = subtract(left, parts[phase])
     parts[PHASES[0]] = left
     return parts | {rule: union(idle.get(rule, EMPTY), own.get(rule, EMPTY)) for rule in {**idle, **own}}
-
-
-def _host_phases(t: Tables) -> dict[str, Intervals]:
-    """Return when the host is in the optimizer and when in the backward; the rest of a step is the forward."""
-    optimizer = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
-    backward = t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))
-    return {PHASES[2]: optimizer, PHASES[1]: subtract(backward, optimizer)}
 
 
 def _leaves(t: Tables) -> Rows:

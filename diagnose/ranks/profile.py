@@ -238,21 +238,18 @@ class JobProfile:
 def _packed(value: Any) -> Any:
     """Return nested tuples, dicts and bytes for dataclasses and arrays."""
     if isinstance(value, np.ndarray):
-        return _packed_array(value)
+        # Differences of neighbours in the narrowest type that holds them.
+        values = value
+        flat = values.astype(np.int64).ravel()
+        steps = np.diff(flat, prepend=0)
+        least, most = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+        narrow = next(t for t in ("<i1", "<i2", "<i4", "<i8") if np.iinfo(t).min <= least and most <= np.iinfo(t).max)
+        return {"shape": list(values.shape), "type": narrow, "data": steps.astype(narrow).tobytes()}
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return [_packed(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):
         return {f.name: _packed(getattr(value, f.name)) for f in fields(value)}
     return value.item() if isinstance(value, np.generic) else utf8(value)
-
-
-def _packed_array(values: npt.NDArray[Any]) -> _Packed:
-    """Return differences of neighbours in the narrowest type that holds them."""
-    flat = values.astype(np.int64).ravel()
-    steps = np.diff(flat, prepend=0)
-    least, most = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-    narrow = next(t for t in ("<i1", "<i2", "<i4", "<i8") if np.iinfo(t).min <= least and most <= np.iinfo(t).max)
-    return {"shape": list(values.shape), "type": narrow, "data": steps.astype(narrow).tobytes()}
 
 
 def _array(packed: _Packed, kind: type[np.integer[Any]] = np.int64) -> npt.NDArray[Any]:

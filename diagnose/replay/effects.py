@@ -65,7 +65,11 @@ def cost_error(t: Tables, finding: Finding, cause: Cause, bare_ns: float, *, is_
     sampled = 0.0
     if part.steps.num >= MIN_COST_STEPS:
         edges = np.append(part.steps.start, part.steps.window_end)
-        sampled = min(mean_error((_of_causes(t, finding, edges) + _of_tasks(t, finding, edges)).tolist()), MAX_ERROR)
+        # The time of each step that the finding's rule accounts for: without the device, or without work.
+        rows = t.causes.of(finding.rule)
+        inside = covered(Intervals(t.causes.start[rows], t.causes.end[rows]), edges[:-1], edges[1:])
+        of_causes = inside.astype(np.float64)
+        sampled = min(mean_error((of_causes + _of_tasks(t, finding, edges)).tolist()), MAX_ERROR)
     unrecorded = _plain_loading(t) * bare_ns / finding.lost_ns if cause == "loading" else 0.0
     rest_ns = max(bare_ns - finding.lost_ns, 0.0)
     most_gained = MAX_GAIN_MOVED if is_moved else MAX_GAIN
@@ -96,13 +100,6 @@ def _plain_loading(t: Tables) -> float:
     if len(rows) < MIN_PLAIN:
         return 0.0
     return float(np.median(run.phase("loading")[rows] / run.step_ns[rows]))
-
-
-def _of_causes(t: Tables, finding: Finding, edges: Ints) -> Floats:
-    """Return the time of each step that the finding's rule accounts for: without the device, or without work."""
-    rows = t.causes.of(finding.rule)
-    inside = covered(Intervals(t.causes.start[rows], t.causes.end[rows]), edges[:-1], edges[1:])
-    return inside.astype(np.float64)
 
 
 def _of_tasks(t: Tables, finding: Finding, edges: Ints) -> Floats:

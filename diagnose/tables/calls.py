@@ -105,17 +105,14 @@ def updates(t: Tables) -> Intervals:
     last = gradients[np.maximum(np.searchsorted(gradients, steps.end, side="right") - 1, 0)]
     inside = (last > steps.start) & (last < steps.end)
     after = Intervals(np.where(inside, last, steps.start), steps.end)
-    return union(after, _between_calls(t, steps, gradients))
-
-
-def _between_calls(t: Tables, steps: Intervals, gradients: Ints) -> Intervals:
-    """Return what lies, within a step, between the last gradient of a closure's call and the next ``zero_grad``."""
+    # What lies, within a step, between the last gradient of a closure's call and the next ``zero_grad``.
     cleared = np.sort(t.trace.events.start[t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)], kind="stable")
     step = np.searchsorted(steps.start, cleared, side="right") - 1
     before = np.searchsorted(gradients, cleared, side="right") - 1
     cleared, step, before = (part[(step >= 0) & (before >= 0)] for part in (cleared, step, before))
     within = gradients[before] > steps.start[step]
-    return intersect(union((gradients[before][within], cleared[within])), steps)
+    between_calls = intersect(union((gradients[before][within], cleared[within])), steps)
+    return union(after, between_calls)
 
 
 _OF_A_KERNEL = re.compile(r"^(cuda|hip|cu)(FuncGetAttribute|FuncSetAttribute|OccupancyMaxActiveBlocks)")

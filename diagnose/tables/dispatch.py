@@ -104,16 +104,12 @@ def overhead(t: Tables) -> Intervals:
     in_operators = subtract(t.covering(t.host_rows(Kind.OP)), operator_work(t))
     calls = intersect(union(in_operators, between), window)
     # A thread loses its core anywhere. What it lost in calls counts for these, but does not make them the answer.
-    lost_ns = _lost_in_calls_ns(t)
-    apart_ns = total(subtract(t.host_gaps, own_gaps(t))) + lost_ns
-    return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
-
-
-def _lost_in_calls_ns(t: Tables) -> float:
-    """Return how much longer small operators took than the same calls of most steps, where that is too long."""
+    # How much longer small operators took than the same calls of most steps, where that is too long.
     rows = t.in_window(t.host_rows(Kind.OP))
     own, usual = _own_ns(t)[rows], _usual_own_ns(t)[rows]
-    return float((own - usual)[(usual < TINY_OPERATOR_NS) & (own >= TINY_OPERATOR_NS)].sum())
+    lost_ns = float((own - usual)[(usual < TINY_OPERATOR_NS) & (own >= TINY_OPERATOR_NS)].sum())
+    apart_ns = total(subtract(t.host_gaps, own_gaps(t))) + lost_ns
+    return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
 
 
 def own_gaps(t: Tables) -> Intervals:

@@ -80,10 +80,6 @@ def flow_of(t: Tables) -> Flow | None:
     if flow is None or t.analyses is None:
         return None
     loaded = t.capture.info.loaded.expressions if t.capture.info is not None else ()
-    return Flow(t.analyses, _joined(t, flow), frozenset(one.padded_to for one in loaded if one.padded_to))
-
-
-def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:
     found: list[list[int]] = [[] for _ in flow.operators]
     events = _events(t, {_name(each.name) for each in flow.operators})
     varying = _varying(flow)
@@ -91,7 +87,8 @@ def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:
         for step in range(flow.num_steps):
             for i, row in _pairs(flow, step, of_step, varying):
                 found[i].append(row)
-    return tuple(np.array(each, np.intp) for each in found)
+    joined = tuple(np.array(each, np.intp) for each in found)
+    return Flow(t.analyses, joined, frozenset(one.padded_to for one in loaded if one.padded_to))
 
 
 def _varying(flow: Dataflow) -> set[_Key]:

@@ -63,18 +63,15 @@ def launch_latency(trace: Trace, tasks: Tasks, idle: Intervals) -> int | None:
     onto_empty = delay[kernels & late_tasks(trace, tasks) & (delay >= 0)]
     if len(onto_empty) >= MIN_TIMED_LAUNCHES:
         return int(np.median(onto_empty))
-    return _common_delay(delay[kernels & _after_pause(tasks, idle)])
+    # Which tasks end a pause of the device.
+    pauses = idle.end[idle.end - idle.start >= MIN_DEVICE_PAUSE_NS]
+    after_pause = among(tasks.start, pauses)
+    return _common_delay(delay[kernels & after_pause])
 
 
 def latency_bound(latency: int | None) -> int:
     """Return up to which length a pause before a task belongs to its launch, ns."""
     return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
-
-
-def _after_pause(tasks: Tasks, idle: Intervals) -> Mask:
-    """Return which tasks end a pause of the device."""
-    pauses = idle.end[idle.end - idle.start >= MIN_DEVICE_PAUSE_NS]
-    return among(tasks.start, pauses)
 
 
 def _common_delay(delay: Ints) -> int | None:

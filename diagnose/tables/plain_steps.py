@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Floats, Rows
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import PlainSteps
 from diagnose.model.intervals import quantiles
 from diagnose.tables import Tables
@@ -113,7 +113,10 @@ def _beside(t: Tables) -> _Beside | None:
     if t.device_id >= 0 and not len(run.device_ns):
         return None  # the host runs ahead by any number of steps
     plain = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
-    window = _longest_run(np.flatnonzero(run.state == TIMING))
+    # The longest run of consecutive rows: of two timing windows the longer one is kept.
+    rows = np.flatnonzero(run.state == TIMING)
+    parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    window = max(parts, key=len)
     if not len(window):
         return None
     times = run.step_ns.astype(np.float64)
@@ -136,12 +139,6 @@ def _follow_work(t: Tables) -> bool:
     """Return whether steps are longer or shorter by what they work on, which recorded steps are compared by."""
     varies = variation(t.capture)
     return varies is not None and varies.per_work_ns is not None
-
-
-def _longest_run(rows: Rows) -> Rows:
-    """Return the longest run of consecutive rows: of two timing windows the longer one is kept."""
-    parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-    return max(parts, key=len)
 
 
 def _nearest(times: Floats) -> Floats:

@@ -46,11 +46,7 @@ ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cu
 
 def grows(t: Tables, trace: Trace) -> bool:
     """Return whether a tensor grows by equal pieces: within a step, or from each step to the next."""
-    return _grows_by_cat(trace) or _grows_with_steps(t, trace)
-
-
-def _grows_by_cat(trace: Trace) -> bool:
-    """Return whether the result of joining two tensors is joined with a piece of the same size, several times over."""
+    # Whether the result of joining two tensors is joined with a piece of the same size, several times over.
     sizes: dict[tuple[Shape, int, Shape], set[int]] = {}
     for text in distinct(trace.events.shapes[_rows(trace, JOINS)]).tolist():
         given = shapes_in(trace.names[text])[:2]
@@ -61,9 +57,10 @@ def _grows_by_cat(trace: Trace) -> bool:
         if len(sides) == 1:
             at = sides[0]
             sizes.setdefault((piece, at, grown[:at] + grown[at + 1 :]), set()).add(grown[at])
-    return any(
+    grows_by_cat = any(
         sum(size + piece[at] in known for size in known) >= MIN_JOINED_PIECES for (piece, at, _), known in sizes.items()
     )
+    return grows_by_cat or _grows_with_steps(t, trace)
 
 
 def _grows_with_steps(t: Tables, trace: Trace) -> bool:
@@ -161,6 +158,8 @@ def program_of(t: Tables) -> Program:
     traces = [t.trace] if t.capture.attribution is None else [t.trace, t.capture.attribution]
     info = t.capture.info or CaptureInfo()
     names = frozenset(name for trace in traces for name in _host_names(trace))
+    called = {match[1] for match in map(_GRADIENT_CALL.search, names) if match}
+    has_second_derivatives = called == {"grad", "backward"} or any(map(_SECOND.search, names))
     return Program(
         trains=_trains(t, traces, names, info),
         is_compiled=_is_compiled(t),
@@ -184,13 +183,8 @@ def program_of(t: Tables) -> Program:
         server=_server(names),
         has_cross_entropy="aten::cross_entropy_loss" in names,
         clips=any(map(_CLIPPING.search, names)),
-        second_derivatives=_has_second_derivatives(names),
+        second_derivatives=has_second_derivatives,
     )
-
-
-def _has_second_derivatives(names: frozenset[str]) -> bool:
-    called = {match[1] for match in map(_GRADIENT_CALL.search, names) if match}
-    return called == {"grad", "backward"} or any(map(_SECOND.search, names))
 
 
 def _host_names(trace: Trace) -> Iterator[str]:

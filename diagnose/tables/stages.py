@@ -11,7 +11,6 @@ import numpy as np
 
 from diagnose.dataflow import Analyses
 from diagnose.errors import is_debugging
-from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import among, rows_of_each, span
@@ -126,7 +125,11 @@ def begin(capture: Capture, trace: Trace, analyses: Analyses | None = None) -> T
     t.launch_threads = host.launch_threads(trace, t.tasks.launch) if t.device_id >= 0 else ()
     t.main = host.main_thread(trace, t.steps.thread, t.launch_threads)
     t.threads = tuple(dict.fromkeys((t.main, *t.launch_threads)))
-    t.rows = _rows(t)
+    events = t.trace.events
+    kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON, Kind.GC)
+    rows = names.rows_of(t.trace, *kinds)
+    rows = rows[among(events.thread[rows], np.array(t.threads, events.thread.dtype))]
+    t.rows = MappingProxyType({kind: rows[events.kind[rows] == int(kind)] for kind in kinds})
     _add_idle(t)
     _add(t, {**WAITS, **RUN}, [])
     return t
@@ -218,11 +221,3 @@ def _add_idle(t: Tables) -> None:
         t.launch_latency = launch_latency(t.trace, t.tasks, idle)
     is_host = t.device_id < 0
     t.gaps = one_gap(*t.steps.window) if is_host else find_gaps(t.trace, t.tasks, idle, t.launch_latency)
-
-
-def _rows(t: Tables) -> Mapping[Kind, Rows]:
-    events = t.trace.events
-    kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON, Kind.GC)
-    rows = names.rows_of(t.trace, *kinds)
-    rows = rows[among(events.thread[rows], np.array(t.threads, events.thread.dtype))]
-    return MappingProxyType({kind: rows[events.kind[rows] == int(kind)] for kind in kinds})

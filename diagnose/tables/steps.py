@@ -121,7 +121,12 @@ def repeated_marks(trace: Trace, activity: tuple[int, int]) -> RepeatedMarks | N
     ``activity``: begin and end of what was recorded of the device, or of the host where there is none.
     """
     marks = (Kind.ANNOTATION, Kind.OP)
-    recorded = (*activity, _queued(trace))
+    # When the device tasks were launched; those without a launch in the file, when they began.
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    cause = events.cause[tasks]
+    queued = np.where(cause >= 0, events.start[np.maximum(cause, 0)], events.start[tasks])
+    recorded = (*activity, queued)
     updates = _steps_by(trace, matching(trace, marks, OPTIMIZER_STEP), recorded, "optimizer")
     fetches = _steps_by(trace, matching(trace, marks, LOADER_NEXT), recorded, "dataloader")
     found = min(filter(None, (updates, fetches)), key=lambda steps: len(steps.start), default=None)
@@ -207,14 +212,6 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
         and len(inside) >= (1 - MAJORITY) * len(queued)
         and len(distinct(inside)) >= MIN_REGULAR * len(start)
     )
-
-
-def _queued(trace: Trace) -> Ints:
-    """Return when the device tasks were launched; those without a launch in the file, when they began."""
-    events = trace.events
-    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    cause = events.cause[tasks]
-    return np.where(cause >= 0, events.start[np.maximum(cause, 0)], events.start[tasks])
 
 
 def _parted(ends: Ints, begin: int) -> tuple[Ints, Ints]:
@@ -530,16 +527,13 @@ def _recorded(trace: Trace) -> tuple[int, int]:
     start, end = int(events.start[first]), int(events.end[tasks].max())
     launch = int(events.cause[first])
     if launch >= 0:
-        start = min(start, max(int(events.start[launch]), int(events.end[launch]) - _usual_call_ns(trace, tasks)))
+        calls = trace.events.cause[tasks]
+        calls = calls[calls >= 0]
+        usual_call_ns = int(np.median(trace.events.end[calls] - trace.events.start[calls]))
+        start = min(start, max(int(events.start[launch]), int(events.end[launch]) - usual_call_ns))
     begin = _after_cropped_work(trace, tasks, (start if launch < 0 else int(events.start[launch]), end))
     start = start if begin is None else begin
     return start, max(end, start + 1)
-
-
-def _usual_call_ns(trace: Trace, tasks: Rows) -> int:
-    calls = trace.events.cause[tasks]
-    calls = calls[calls >= 0]
-    return int(np.median(trace.events.end[calls] - trace.events.start[calls]))
 
 
 # Steps of a file without any marks: the device's kernels repeat in one and the same order.
@@ -567,7 +561,9 @@ def repeated_kernels(trace: Trace) -> Rows:
     linked = linked[np.lexsort((events.start[linked], events.start[events.cause[linked]]))]
     _, _, name = grouped(events.name[linked])
     count = np.bincount(name)
-    num = _num_repeats(count)
+    # The largest number of times that nearly all kernels run at least, and some exactly; 0 for none.
+    rare = np.sort(count)[int(MAX_RARE * len(count))]
+    num = int(rare) if (count == rare).any() else 0
     if num < MIN_MARKED_STEPS:
         return none
     for anchor in np.flatnonzero(count == num).tolist():
@@ -577,12 +573,6 @@ def repeated_kernels(trace: Trace) -> Rows:
             found: Rows = linked[at]
             return found
     return none
-
-
-def _num_repeats(count: Ints) -> int:
-    """Return the largest number of times that nearly all kernels run at least, and some exactly; 0 for none."""
-    rare = np.sort(count)[int(MAX_RARE * len(count))]
-    return int(rare) if (count == rare).any() else 0
 
 
 def _is_repeated(name: Ints, at: Rows) -> bool:

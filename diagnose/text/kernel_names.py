@@ -24,7 +24,11 @@ def shorten(name: str, limit: int = 60) -> str:
     ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, …>(int, …)`` becomes
     ``vectorized_elementwise_kernel<CUDAFunctor_add>``. Several launches may share a short name.
     """
-    if not _is_signature(name):
+    # Whether a name is a C++ signature: no operator (aten::mm), annotation (a#b (c)), copy or plain name.
+    is_signature = (
+        bool(re.search(_CPP, name)) and name.endswith((")", ">", "]")) and not name.startswith(("Memcpy ", "Memset "))
+    )
+    if not is_signature:
         return middle(name, limit)
     plain = re.sub(_ANONYMOUS, "", name).removeprefix("void ").strip()
     opening = plain.find("<")
@@ -34,13 +38,6 @@ def shorten(name: str, limit: int = 60) -> str:
     if found is None and base in _LAUNCHERS and (argument := re.match(_ARGUMENT, plain[max(opening, 0) :])):
         found = argument[1]
     return middle(f"{base}<{found}>" if found else base or name, limit)
-
-
-def _is_signature(name: str) -> bool:
-    """Return whether a name is a C++ signature: no operator (aten::mm), annotation (a#b (c)), copy or plain name."""
-    return (
-        bool(re.search(_CPP, name)) and name.endswith((")", ">", "]")) and not name.startswith(("Memcpy ", "Memset "))
-    )
 
 
 def _functor(arguments: str, base: str) -> str | None:

@@ -25,13 +25,11 @@ def duration(ns: float | None) -> str:
         return "0 ms"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= 0.9995 * size:
-            return f"{_three_digits(ns / size)} {unit}"
+            value = ns / size
+            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+            three_digits = f"{value:,.{digits}f}"
+            return f"{three_digits} {unit}"
     return f"{ns:.0f} ns"
-
-
-def _three_digits(value: float) -> str:
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:,.{digits}f}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -79,7 +79,10 @@ def _read(
     table = finish(rows)
     if table is None:
         raise _error_without_times(name, rows)
-    trust += table.notes + _repeated_note(table.num_repeated)
+    # The sentence about events that the file has twice, if it has any.
+    count = table.num_repeated
+    repeated_note = (Note(f"Counted once, but twice in the file: {num_events(count)}."),) if count else ()
+    trust += table.notes + repeated_note
     keys = around.keys
     return Trace(
         events=table.events,
@@ -155,11 +158,6 @@ def _notes(rows: EventRows, ending: Ending, fault: str, around: Envelope) -> tup
         )
     found += [f"Left out: {num_events(count)} of the {what}." for what, count in _left_out(rows)]
     return tuple(Note(text) for text in found)
-
-
-def _repeated_note(count: int) -> tuple[Note, ...]:
-    """Return the sentence about events that the file has twice, if it has any."""
-    return (Note(f"Counted once, but twice in the file: {num_events(count)}."),) if count else ()
 
 
 def _error_without_events(name: str, rows: EventRows, ending: Ending, around: Envelope) -> InputError:

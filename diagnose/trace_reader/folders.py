@@ -40,7 +40,13 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
         raise errors[0]
     faults = (*(f"Another file in the folder was left out. {error}" for error in errors), *inputs.faults)
     captures = [_with_notes(capture, faults) for capture in captures]
-    _check_one_run([capture.info for capture in captures if capture.info])
+    infos = [capture.info for capture in captures if capture.info]
+    for info in infos[1:]:
+        if (info.run_id, info.command) != (infos[0].run_id, infos[0].command):
+            raise InputError(
+                f"These captures are of different runs ({_run(infos[0])} and {_run(info)}). "
+                "Trace into an empty folder, or name the captures of one run."
+            )
     _check_ranks(captures)
     return sorted(captures, key=lambda capture: capture.trace.rank)
 
@@ -175,15 +181,6 @@ def _optional(folder: Folder, name: str, read: Callable[[Stored], _Read], notes:
 
 def _of_rank(trace: Trace, info: CaptureInfo, notes: Sequence[Note]) -> Trace:
     return replace(trace, rank=info.rank, world_size=info.world_size, trust=trace.trust + tuple(notes))
-
-
-def _check_one_run(infos: Sequence[CaptureInfo]) -> None:
-    for info in infos[1:]:
-        if (info.run_id, info.command) != (infos[0].run_id, infos[0].command):
-            raise InputError(
-                f"These captures are of different runs ({_run(infos[0])} and {_run(info)}). "
-                "Trace into an empty folder, or name the captures of one run."
-            )
 
 
 def _run(info: CaptureInfo) -> str:

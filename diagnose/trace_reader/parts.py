@@ -299,7 +299,13 @@ def read_parts(
         ]
         if meanwhile is not None:
             meanwhile()
-        first = _read_first(stored, name, cuts[0] - 1)
+        until = cuts[0] - 1
+        source = _Range(stored.path, 0, until, closes=True)
+        with source:
+            window, rows = Window(source), EventRows()
+            head = read_head(window, source, name)
+            ending = read_events(window, rows)
+        first = (head, rows, ending, source.raw_bytes) if _ends_at_the_cut(ending) else None
         return _joined(first, others) if first is not None else None
 
 
@@ -356,15 +362,6 @@ def _receive(sent: BinaryIO, view: memoryview) -> None:
         view = view[count:]
 
 
-def _read_first(stored: Stored, name: str, until: int) -> tuple[bytes, EventRows, Ending, int] | None:
-    source = _Range(stored.path, 0, until, closes=True)
-    with source:
-        window, rows = Window(source), EventRows()
-        head = read_head(window, source, name)
-        ending = read_events(window, rows)
-    return (head, rows, ending, source.raw_bytes) if _ends_at_the_cut(ending) else None
-
-
 def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[BinaryIO]) -> ReadParts | None:
     """Put the ranges behind each other, in the order of the file."""
     head, rows, ending, raw_bytes = first
@@ -372,7 +369,24 @@ def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[Binary
     for other in others:
         try:
             filled = _receive_header(other)
-            _append(rows, filled, other)
+            names, threads = rows.fields.names, rows.fields.threads
+            of_name = np.array([*(names[text] for text in filled.names), -1], np.int32)  # -1 picks the last one
+            of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int16)
+            for key, text in filled.thread_names.items():
+                threads.set_name(*key, text)
+            for column in filled.columns:
+                values = rows.columns[column].extended(rows.count, filled.num)
+                _receive(other, values.data.cast("B"))
+                if column in _NUMBERED:
+                    values[:] = of_name[values]
+                elif column == "thread":
+                    values[:] = of_thread[values]
+            rows.count += filled.num
+            for tally, value in filled.tallies.items():
+                if isinstance(value, set):
+                    getattr(rows, tally).update(value)
+                else:
+                    setattr(rows, tally, getattr(rows, tally) + value)
         except EOFError:  # its range is not whole, or it was killed
             return None
         ending, rest, raw_bytes = filled.ending, filled.rest, raw_bytes + filled.raw_bytes
@@ -386,27 +400,6 @@ def _receive_header(sent: BinaryIO) -> _Filled:
     _receive(sent, memoryview(packed))
     filled: _Filled = pickle.loads(packed)  # of a process that this one forked
     return filled
-
-
-def _append(rows: EventRows, filled: _Filled, other: BinaryIO) -> None:
-    names, threads = rows.fields.names, rows.fields.threads
-    of_name = np.array([*(names[text] for text in filled.names), -1], np.int32)  # -1 picks the last one
-    of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int16)
-    for key, text in filled.thread_names.items():
-        threads.set_name(*key, text)
-    for column in filled.columns:
-        values = rows.columns[column].extended(rows.count, filled.num)
-        _receive(other, values.data.cast("B"))
-        if column in _NUMBERED:
-            values[:] = of_name[values]
-        elif column == "thread":
-            values[:] = of_thread[values]
-    rows.count += filled.num
-    for tally, value in filled.tallies.items():
-        if isinstance(value, set):
-            getattr(rows, tally).update(value)
-        else:
-            setattr(rows, tally, getattr(rows, tally) + value)
 
 
 def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> tuple[_Filled, list[npt.NDArray[Any]]] | None:

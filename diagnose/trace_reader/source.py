@@ -224,27 +224,24 @@ def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
         InputError: it is missing, a folder, unreadable or empty, or nothing writes into the pipe.
     """
     if isinstance(path, Stored):
-        return _open_stored(path)
+        stored = path
+        file = open_bytes(stored)
+        if stored.method == DEFLATED:
+            file = _Deflated(file, stored.checksum, stored.name)
+        try:
+            first = file.read(_MAGIC_BYTES) or b""
+        except OSError as error:
+            file.close()
+            raise InputError(f"{stored.name} cannot be read ({error.strerror}). Name a trace file.") from None
+        if not first:
+            file.close()
+            raise _empty(stored.name)
+        return open_decoded(file, stored.name, first)
     pipe = path if isinstance(path, Piped) else open_pipe(path)
     if not pipe.first:
         pipe.file.close()
         raise _empty(pipe.name)
     return open_decoded(pipe.file, pipe.name, pipe.first)
-
-
-def _open_stored(stored: Stored) -> Source:
-    file = open_bytes(stored)
-    if stored.method == DEFLATED:
-        file = _Deflated(file, stored.checksum, stored.name)
-    try:
-        first = file.read(_MAGIC_BYTES) or b""
-    except OSError as error:
-        file.close()
-        raise InputError(f"{stored.name} cannot be read ({error.strerror}). Name a trace file.") from None
-    if not first:
-        file.close()
-        raise _empty(stored.name)
-    return open_decoded(file, stored.name, first)
 
 
 def open_decoded(file: Bytes, name: str, first: bytes = b"", *, raw: bool = False) -> Source:

@@ -364,20 +364,17 @@ def _chronological(start: Ints, end: Ints, kind: _Kinds, thread: npt.NDArray[np.
         return order
     ties = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
     tied = order[ties]
-    place = -tied if _children_first(start, end, kind, thread) else tied
-    order[ties] = tied[np.lexsort((place, kind[tied], _DEPTH[kind[tied]], -end[tied], start[tied]))]
-    return order
-
-
-def _children_first(start: Ints, end: Ints, kind: _Kinds, thread: npt.NDArray[np.int16]) -> bool:
-    """Return whether the file lists operators as they end (exporters of 2021) and not as they begin."""
+    # Whether the file lists operators as they end (exporters of 2021) and not as they begin.
     ops = np.flatnonzero(kind == Kind.OP)
     here, there = ops[:-1], ops[1:]
     together = thread[here] == thread[there]
     here, there = here[together], there[together]
     encloses = (start[there] < start[here]) & (end[there] >= end[here])
     enclosed = (start[there] > start[here]) & (end[there] <= end[here])
-    return int(encloses.sum()) > int(enclosed.sum())
+    children_first = int(encloses.sum()) > int(enclosed.sum())
+    place = -tied if children_first else tied
+    order[ties] = tied[np.lexsort((place, kind[tied], _DEPTH[kind[tied]], -end[tied], start[tied]))]
+    return order
 
 
 def _repeated(columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
@@ -387,7 +384,10 @@ def _repeated(columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
     same name may well fall into the same microsecond.
     """
     twice = np.zeros(len(columns["start"]), np.bool_)
-    candidates = _same_times(columns["start"], columns["end"])
+    start = columns["start"]
+    end = columns["end"]
+    same = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
+    candidates = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
     if not len(candidates):
         return twice
     keys = np.stack([columns[name][candidates].astype(np.int64) for name in _IDENTITY], axis=1)
@@ -398,11 +398,6 @@ def _repeated(columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
     if (columns["correlation"][copies] > 0).any():
         twice[copies] = True
     return twice
-
-
-def _same_times(start: Ints, end: Ints) -> Rows:
-    same = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
-    return np.flatnonzero(np.r_[False, same] | np.r_[same, False])
 
 
 def _take_external_ids(columns: _Columns, names: Sequence[str]) -> None:

@@ -38,7 +38,11 @@ def run_folder() -> Iterator[Path]:
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-        lock = _locked(folder)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # a file system without locks: then the marker is not written, and nobody
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # takes the folder for a leftover
+            os.write(descriptor, MARKER)
+        lock = descriptor
     except OSError as error:
         raise OutputError(
             f"No temporary folder can be made: {error.strerror}. Free some space or set TMPDIR to another disk."
@@ -62,14 +66,6 @@ def remove_leftovers() -> int:
             os.close(lock)
             num_removed += 1
     return num_removed
-
-
-def _locked(folder: Path) -> int:
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks: then the marker is not written, and nobody
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # takes the folder for a leftover
-        os.write(descriptor, MARKER)
-    return descriptor
 
 
 def _lock_of_the_dead(folder: Path) -> int | None:

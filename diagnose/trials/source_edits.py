@@ -140,7 +140,14 @@ def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescript
             continue
         before, after, why = made
         if after != before:
-            return replace(p, diff=file_diff(before, after, name), edits=_edits(before, after, name))
+            # The lines to edit: those that are replaced, else those after which something is added.
+            old, new = before.splitlines(), after.splitlines()
+            parts = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+            replaced = [first for kind, first, *_ in parts if kind in ("replace", "delete")]
+            before_added = [max(first - 1, 0) for kind, first, *_ in parts if kind == "insert"]
+            lines = (line for line in replaced or before_added if line < len(old))
+            edits = tuple(Where(name, line + 1, code=old[line].strip()) for line in lines)
+            return replace(p, diff=file_diff(before, after, name), edits=edits)
         if isinstance(edit, EditLoop) and why and why == edit.gains_nothing:
             found = [f for f in diagnosis.findings if f.rule == p.rule]
             other = next((also for f in found for also in also_possible(f, diagnosis.step_ns)), p)
@@ -170,13 +177,3 @@ def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str
     shown = file_diff(before, after, "")
     is_safe = "\r" not in before and all(mask_code(line) == line for line in shown.splitlines())
     return (before, after, left.get(p.id, "")) if is_safe else None
-
-
-def _edits(before: str, after: str, name: str) -> tuple[Where, ...]:
-    """Return the lines to edit: those that are replaced, else those after which something is added."""
-    old, new = before.splitlines(), after.splitlines()
-    parts = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    replaced = [first for kind, first, *_ in parts if kind in ("replace", "delete")]
-    before_added = [max(first - 1, 0) for kind, first, *_ in parts if kind == "insert"]
-    lines = (line for line in replaced or before_added if line < len(old))
-    return tuple(Where(name, line + 1, code=old[line].strip()) for line in lines)

@@ -243,7 +243,10 @@ class Contents:
         self._pending = []
         for (dtype, _), looks in groups.items():
             for look, content in zip(looks, _statistics(dtype, looks), strict=True):
-                self._found[look.number] = content._replace(fingerprint=_fingerprint(look, self._salt))
+                salt = self._salt
+                what = f"{look.base.dtype} {look.base.shape} {look.checksum} ".encode()
+                fingerprint = hashlib.blake2b(what + look.sample, digest_size=8, key=salt).hexdigest()
+                self._found[look.number] = content._replace(fingerprint=fingerprint)
 
 
 def _unaligned(start: int, num: int, code: Code) -> Bits:
@@ -293,8 +296,3 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
         shares = of.padded, of.evenly_padded, of.zero_rows, of.padded_rows
         found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i]))
     return found
-
-
-def _fingerprint(look: _Look, salt: bytes) -> str:
-    what = f"{look.base.dtype} {look.base.shape} {look.checksum} ".encode()
-    return hashlib.blake2b(what + look.sample, digest_size=8, key=salt).hexdigest()

@@ -27,7 +27,9 @@ class Schema:
         writes = [i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
         tags = set(getattr(func, "tags", ()))
         self.kept = func  # alive, so that no other operator gets its address
-        self.name = _name(func)
+        name = getattr(func, "name", None)
+        text = str(name() if callable(name) else name or func)
+        self.name = text if "::" in text else f"higher_order::{text}"
         base = self.name.partition(".")[0]
         namespace = base.partition("::")[0]
         self.names = tuple([argument.name for argument in arguments])
@@ -48,12 +50,6 @@ class Schema:
         self.leaves_contents = base.startswith(_UNWRITTEN)
         self.may_be_late = "non_blocking" in self.names  # of copies
         self.makes_input = base == MAKES_INPUT
-
-
-def _name(func: Any) -> str:
-    name = getattr(func, "name", None)
-    text = str(name() if callable(name) else name or func)
-    return text if "::" in text else f"higher_order::{text}"
 
 
 # Sorts the arguments of an operator's call into tensors that it reads, tensors that it writes, and the rest.

@@ -218,23 +218,20 @@ def gpu_row(nvml: Any, handle: Any) -> dict[str, Any]:
     use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    # The bits of THROTTLE_REASONS; the call was renamed in driver 535.
+    new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    throttle = new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     return {
         "time_ns": time.time_ns(),
         "utilisation": use and use.gpu,
         "memory_utilisation": use and use.memory,
         "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        "throttle_reasons": _throttle(nvml, handle),
+        "throttle_reasons": throttle,
         "power_w": None if power is None else power / 1e3,
         "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
         "memory_used_bytes": memory and memory.used,
     }
-
-
-def _throttle(nvml: Any, handle: Any) -> Any:
-    """Return the bits of THROTTLE_REASONS; the call was renamed in driver 535."""
-    new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    return new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:

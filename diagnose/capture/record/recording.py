@@ -491,7 +491,8 @@ class Recorder:
                 path.unlink()
                 return mb
         except Exception as error:  # the profiler failing must not end the user's script
-            measured.notes.append(f"The {kind} window could not be written: {_why(error)}")
+            why = reason(error) if isinstance(error, OSError) else f"{first_line(error).rstrip('.')}."
+            measured.notes.append(f"The {kind} window could not be written: {why}")
             return 0.0
         measured.files[kind] = name
         measured.first[kind] = self._first
@@ -521,10 +522,6 @@ class Recorder:
             else "it held no whole step and was dropped. Allow more, or mark shorter steps with diagnose.step()"
         )
         measured.notes.append(f"The {kind} window was stopped by {self._why}; {kept}.")
-
-
-def _why(error: Exception) -> str:
-    return reason(error) if isinstance(error, OSError) else f"{first_line(error).rstrip('.')}."
 
 
 def first_line(error: BaseException) -> str:

@@ -194,9 +194,11 @@ class _Recorded(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         operation = ast.Constant(type(node.op).__name__)
-        return self._reported(
-            node, OPERATION, lambda: [operation, node.left, node.right], is_known=not _is_constant(node)
+        is_constant = all(
+            isinstance(each, ast.BinOp | ast.UnaryOp | ast.Constant | ast.operator | ast.unaryop)
+            for each in ast.walk(node)
         )
+        return self._reported(node, OPERATION, lambda: [operation, node.left, node.right], is_known=not is_constant)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         def index() -> ast.expr:
@@ -248,9 +250,3 @@ def _index(node: ast.expr) -> ast.expr:
         return node
     parts = [each if each is not None else ast.Constant(None) for each in (node.lower, node.upper, node.step)]
     return ast.Call(ast.Name(SLICE, ast.Load()), parts, [])
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return all(
-        isinstance(each, ast.BinOp | ast.UnaryOp | ast.Constant | ast.operator | ast.unaryop) for each in ast.walk(node)
-    )

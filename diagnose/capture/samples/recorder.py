@@ -177,7 +177,15 @@ class Paddings:
         rows: dict[tuple[int, int], list[npt.NDArray[Any]]] = defaultdict(list)
         for number, made in self._made:
             if isinstance(made, _Numbers):
-                self._add((number, made.array.shape[made.axis]), *_ends(made))
+                # How many places at the start and at the end of each row hold one number throughout.
+                whole = np.moveaxis(made.array, made.axis, -1)
+                samples = whole.reshape(len(made.array) if made.axis else 1, -1, whole.shape[-1])
+                runs = []
+                for each in (samples, samples[:, :, ::-1]):
+                    differs = (each != each[0, 0, 0]).any(1)
+                    runs.append(np.where(differs.any(1), differs.argmax(1), differs.shape[1]))
+                ends = runs[0], runs[1]
+                self._add((number, made.array.shape[made.axis]), *ends)
             elif (found := _rows(made)) is not None:
                 self._ends.setdefault((number, found.shape[1]), [])  # in the order in which they were made
                 rows[number, found.shape[1]].append(found)
@@ -250,20 +258,6 @@ def _longer_axis(array: npt.NDArray[Any], parts: Iterator[Any]) -> int:
         if len(shape) == array.ndim and len(longer) == 1 and 0 < shape[longer[0]] < array.shape[longer[0]]:
             return longer[0]
     return -1
-
-
-def _ends(made: _Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return how many places at the start and at the end of each row hold one number throughout.
-
-    A row is one sample: of a dimension that is not the first, each of the first has one.
-    """
-    whole = np.moveaxis(made.array, made.axis, -1)
-    samples = whole.reshape(len(made.array) if made.axis else 1, -1, whole.shape[-1])
-    runs = []
-    for each in (samples, samples[:, :, ::-1]):
-        differs = (each != each[0, 0, 0]).any(1)
-        runs.append(np.where(differs.any(1), differs.argmax(1), differs.shape[1]))
-    return runs[0], runs[1]
 
 
 MAX_LOOKED_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms

@@ -62,7 +62,15 @@ def load_again(loader: Any, *, max_s: float = 20.0, min_share: float = 0.01) -> 
         _in_child(loader, send, min_share)
     os.close(send)
     try:
-        answer = _received(receive, time.monotonic() + max_s)
+        pipe = receive
+        until = time.monotonic() + max_s
+        parts: list[bytes] = []
+        while select.select([pipe], [], [], max(until - time.monotonic(), 0.0))[0]:
+            part = os.read(pipe, 1 << 16)
+            if not part:
+                break
+            parts.append(part)
+        answer = b"".join(parts)
     finally:
         os.close(receive)
         with contextlib.suppress(OSError):
@@ -86,16 +94,6 @@ def _offsets() -> dict[int, int]:
         with contextlib.suppress(OSError):  # pipes and sockets have no place
             found[number] = os.lseek(number, 0, os.SEEK_CUR)
     return found
-
-
-def _received(pipe: int, until: float) -> bytes:
-    parts: list[bytes] = []
-    while select.select([pipe], [], [], max(until - time.monotonic(), 0.0))[0]:
-        part = os.read(pipe, 1 << 16)
-        if not part:
-            break
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _in_child(loader: Any, send: int, min_share: float) -> None:

@@ -342,7 +342,10 @@ def prepared(facts: Facts, program: Program) -> Prepared | None:
 
     It is not where samples draw random numbers, as a stream, or in a run that sees each sample once.
     """
-    made = _call(facts)
+    from diagnose.changes.common.call_edits import calls_in
+
+    found = calls_in({"made": facts.get("made")}, ("DataLoader",))
+    made = found[0] if found else None
     is_left = facts.get("draws") or facts.get("num_workers") or is_iterable(facts) or program.trains is False
     is_left = is_left or facts.get("comes_again") is False  # which pays from the second epoch on
     given = _dataset(made) if made is not None else None
@@ -355,18 +358,17 @@ def prepared(facts: Facts, program: Program) -> Prepared | None:
     else:
         every = f"[{name}[i] for i in range(len({name}))]"
     at = at_line(Where(made.file, made.begin[0]))
+    batches, size = number(facts, "num_batches"), bytes_of_all(facts)
+    num = number(facts, "batch_size") * batches
+    held = f"memory for all {num:,.0f} samples, about {size_words(size)}" if num and size else "memory for all samples"
+    ns = number(facts, "batch_ns") * batches
+    later = f"about {duration(ns)} later" if ns else "as much later as loading all of them takes"
+    needs = f"{held}; the first step begins {later}: it pays from the second epoch on"
     return Prepared(
         f"{name} = {every}   # every sample once, before training\n# above the line that makes the DataLoader, {at}",
         _edit(facts, made, every),
-        _needs(facts),
+        needs,
     )
-
-
-def _call(facts: Facts) -> CallRecord | None:
-    from diagnose.changes.common.call_edits import calls_in
-
-    found = calls_in({"made": facts.get("made")}, ("DataLoader",))
-    return found[0] if found else None
 
 
 def _dataset(made: CallRecord) -> ast.expr | None:
@@ -414,12 +416,3 @@ def _indent(line: str) -> int:
 def bytes_of_all(facts: Facts) -> float:
     """Return what all samples take, 0 where it is not known."""
     return number(facts, "batch_bytes") * number(facts, "num_batches") if facts.get("sampler") in WHOLE else 0.0
-
-
-def _needs(facts: Facts) -> str:
-    batches, size = number(facts, "num_batches"), bytes_of_all(facts)
-    num = number(facts, "batch_size") * batches
-    held = f"memory for all {num:,.0f} samples, about {size_words(size)}" if num and size else "memory for all samples"
-    ns = number(facts, "batch_ns") * batches
-    later = f"about {duration(ns)} later" if ns else "as much later as loading all of them takes"
-    return f"{held}; the first step begins {later}: it pays from the second epoch on"

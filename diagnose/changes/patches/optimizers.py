@@ -93,7 +93,12 @@ def _patched(cls: type, flag: str, log: Log, options: Mapping[str, Any]) -> Undo
             original(self, *args, **kwargs)  # a subclass has its own arguments; what is set already stays
             return
         before = {k: v for k, v in signature.bind(self, *args, **kwargs).arguments.items() if k != "self"}
-        before["params"] = _kept(before["params"])
+        # The parameters so that they can be gone through twice: a generator is used up by the first attempt.
+        parameters = before["params"]
+        before["params"] = [
+            {**entry, "params": _listed(entry["params"])} if isinstance(entry, Mapping) else entry
+            for entry in parameters
+        ]
         edits, why = EDITS[flag].of_call(before, options)
         changed = {name: value for name, value in {**before, **edits}.items() if value is not REMOVED}
         if not why and not _is_best(cls, flag, {k: v for k, v in changed.items() if k != flag}):
@@ -115,13 +120,6 @@ def _patched(cls: type, flag: str, log: Log, options: Mapping[str, Any]) -> Undo
 
 def _has(signature: inspect.Signature, flag: str, self: object, args: Any, kwargs: Any) -> bool:
     return bool(signature.bind(self, *args, **kwargs).arguments.get(flag))
-
-
-def _kept(parameters: Any) -> list[Any]:  # whatever an optimizer takes
-    """Return the parameters so that they can be gone through twice: a generator is used up by the first attempt."""
-    return [
-        {**entry, "params": _listed(entry["params"])} if isinstance(entry, Mapping) else entry for entry in parameters
-    ]
 
 
 def _listed(parameters: Any) -> list[Any]:  # a tensor, or an iterable of what an optimizer takes
