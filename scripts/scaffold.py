@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def new_rule(name: str, kind: str = "kernel") -> list[Path]:
-    """Write a rule of kernels or of idle time, its test, its fixture and the row of that in the page of fixtures.
+    """Write a rule of kernels or of idle time, its test and its fixture.
 
     Returns their paths.
 
@@ -58,7 +58,6 @@ def new_rule(name: str, kind: str = "kernel") -> list[Path]:
         write(ROOT / "analyzers" / f"{stem}.py", rule, name, values),
         write(ROOT / "tests" / "analyzers" / f"test_{stem}.py", test, name, values),
         write(ROOT / "fixtures" / f"{stem}.py", FIXTURE, name, values),
-        add_row(ROOT / "docs" / "fixtures.md", f"| {stem} | MLP | what is planted | {name} | - |"),
     ]
 
 
@@ -113,15 +112,6 @@ def write(path: Path, text: str, name: str, values: dict[str, str]) -> Path:
         text = text.replace(f"{{{key}}}", value)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
-    return path
-
-
-def add_row(path: Path, row: str) -> Path:
-    """Add a row at the end of the page's table of scripts."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    head = next(i for i, line in enumerate(lines) if line.startswith("| script |"))
-    end = next(i for i in range(head, len(lines)) if not lines[i].startswith("|"))
-    path.write_text("\n".join([*lines[:end], row, *lines[end:]]), encoding="utf-8")
     return path
 
 

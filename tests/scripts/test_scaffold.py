@@ -21,7 +21,6 @@ CHECKS = (
 )
 RULE_FILES = {
     "analyzers/slow_thing.py",
-    "docs/fixtures.md",
     "fixtures/slow_thing.py",
     "tests/analyzers/test_slow_thing.py",
 }
