@@ -58,7 +58,9 @@ def run(argv: Sequence[str] | None = None) -> int:
 def main() -> NoReturn:
     """Run the command and leave the process."""
     gc.set_threshold(COLLECT_AFTER)
-    sys.exit(run())
+    code = run()
+    gc.freeze()  # the last collection would walk all that the process is about to drop
+    sys.exit(code)
 
 
 def _complain(sentence: str, error: BaseException) -> None:
