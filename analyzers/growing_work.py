@@ -25,8 +25,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, of_kind
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.held_values import held_values
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, held_values
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables

@@ -30,12 +30,13 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from diagnose.analyzers.common.advice import Advice, identical, number
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, pieces_of
 from diagnose.analyzers.common.locate import line_at, sampled_lines
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, intersect, subtract, total, union
+from diagnose.model.numerics import number
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling

@@ -20,10 +20,11 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.advice import Advice, in_training, number, rounding
+from diagnose.analyzers.common.advice import Advice, in_training, rounding
 from diagnose.analyzers.common.avoidable import held_values
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns
 from diagnose.model.diagnosis import Finding
+from diagnose.model.numerics import number
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import gpu_spec

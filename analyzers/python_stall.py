@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.advice import Advice, identical, number, rounding
+from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.sample_work import lookup_at
 from diagnose.model.diagnosis import Confidence, Finding, Where
@@ -35,6 +35,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
 from diagnose.model.line_calls import LOADS, SAVES, calls
 from diagnose.model.locations import in_library
+from diagnose.model.numerics import number
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (

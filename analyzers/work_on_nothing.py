@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import line_at
-from diagnose.dataflow.contents import Kind
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from diagnose.analyzers.common.advice_models import Model, fused_attention, vectorised_loop, with_launches
-from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.line_calls import LOADS, SAVES, calls
 from diagnose.model.locations import in_library
 from diagnose.model.numerics import Numerics, identical, other_training, reduced, rounding
@@ -31,7 +31,6 @@ __all__ = [
     "identical",
     "in_data_parallel",
     "in_training",
-    "number",
     "of_kind",
     "other_training",
     "reduced",
@@ -81,12 +80,6 @@ def in_training(_finding: Finding, program: Program) -> bool:
 def in_data_parallel(_finding: Finding, program: Program) -> bool:
     """Return whether the program may train under DistributedDataParallel."""
     return program.trains is not False and program.is_ddp is not False
-
-
-def number(facts: Facts, key: str) -> float:
-    """Return a number among the facts, 0 where it is not known."""
-    value = facts.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 MIN_GRAPHABLE = 0.5  # of the cost, in intervals that a graph can hold

@@ -11,8 +11,6 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
-from diagnose.dataflow.growth import held_words
-from diagnose.dataflow.loops import Loop
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding
@@ -27,6 +25,7 @@ from diagnose.tables.issuers import issued_in_loop
 
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Work
+    from diagnose.dataflow.loops import Loop
 
 __all__ = [
     "Avoidable",
@@ -136,8 +135,11 @@ class AvoidableRule(NamedTuple):
 
 def held_values(t: Tables) -> tuple[str, ...]:
     """Return one sentence on what each recorded step leaves and the lines that make most; none if nothing is known."""
-    flow = t.flow
-    return (held_words(flow.found.piled_up),) if flow is not None and flow.found.piled_up else ()
+    if t.flow is None or not t.flow.found.piled_up:
+        return ()
+    from diagnose.dataflow.growth import held_words  # only a recorded data flow needs it
+
+    return (held_words(t.flow.found.piled_up),)
 
 
 def calling_share(work: Work, overhead_share: float) -> float:

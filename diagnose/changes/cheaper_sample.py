@@ -25,8 +25,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Change, Proposal, identical
-from diagnose.changes.common.loading import number, prepared
+from diagnose.changes.common.loading import prepared
 from diagnose.model.locations import Where, at_line, own_place
+from diagnose.model.numerics import number
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Change, Patch, Proposal, identical
-from diagnose.changes.common.loading import KEEPING_WORKERS, KEPT_WORKERS, loader_call, number
+from diagnose.changes.common.loading import KEEPING_WORKERS, KEPT_WORKERS, loader_call
 from diagnose.changes.patches import loading
+from diagnose.model.numerics import number
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

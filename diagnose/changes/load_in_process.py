@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, identical
-from diagnose.changes.common.loading import IN_PROCESS, is_iterable, loader_call, number, with_batch_size
+from diagnose.changes.common.loading import IN_PROCESS, is_iterable, loader_call, with_batch_size
 from diagnose.changes.patches import loading
+from diagnose.model.numerics import number
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding

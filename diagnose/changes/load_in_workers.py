@@ -41,7 +41,6 @@ from diagnose.changes.common.loading import (
     is_iterable,
     leaves_no_gain,
     loader_call,
-    number,
     recorded_cores,
     shares_cores,
     step_with_workers,
@@ -49,6 +48,7 @@ from diagnose.changes.common.loading import (
 )
 from diagnose.changes.patches import loading
 from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.numerics import number
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Change, Patch, Proposal, identical
-from diagnose.changes.common.loading import MAX_KEPT_BYTES, WHOLE, bytes_of_all, is_iterable, number, prepared
+from diagnose.changes.common.loading import MAX_KEPT_BYTES, WHOLE, bytes_of_all, is_iterable, prepared
 from diagnose.changes.patches import loading
+from diagnose.model.numerics import number
 from diagnose.text.numbers import size_words
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -55,3 +56,9 @@ def redrawn(what: str) -> Numerics:
 def other_training(what: str) -> Numerics:
     """Return that the script trains differently, so that its losses cannot be compared."""
     return Numerics(None, what)
+
+
+def number(facts: Mapping[str, object], key: str) -> float:
+    """Return a number among the facts of a finding, 0 where it is not known."""
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0

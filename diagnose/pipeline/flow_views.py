@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from diagnose.analyzers.common.locate import source_line
-from diagnose.dataflow.kept import kept_by_line
 from diagnose.model.arrays import Floats
 from diagnose.model.charts import FlowNode, FlowPicture, KeptByLine, LeftByLine, Mark, MemoryByLine
 from diagnose.model.dataflow import Frame
@@ -191,6 +190,8 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     flow = t.flow
     if flow is None:
         return None
+    from diagnose.dataflow.kept import kept_by_line  # only a recorded data flow needs it
+
     memory = kept_by_line(flow.found.graph)
     lines = memory.lines if memory.num_bytes >= MIN_KEPT * memory.peak_bytes else ()
     times = operator_times(t, flow) if shows_values(t) else ()

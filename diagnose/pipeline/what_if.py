@@ -21,7 +21,6 @@ from diagnose.changes.common.loading import (
     handover_ns,
     hidden_by_first_workers,
     hidden_by_more_workers,
-    number,
     recorded_cores,
     shares_cores,
     useful_workers,
@@ -36,6 +35,7 @@ from diagnose.model.diagnosis import Facts, Finding, Forecast, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, total
 from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.numerics import number
 from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.code_times import host_operators
@@ -47,8 +47,7 @@ from diagnose.pipeline.true_step import true_step
 from diagnose.pipeline.trust import why_unusable
 from diagnose.ranks.comparison import Comparison, excess_of
 from diagnose.ranks.profile import PHASES
-from diagnose.ranks.replay import Schedule, replayed, schedule_of, without_excess
-from diagnose.ranks.rescheduled import in_buckets, overlapped
+from diagnose.ranks.replay import Schedule, in_buckets, overlapped, replayed, schedule_of, without_excess
 from diagnose.ranks.usable import listed
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform

@@ -22,8 +22,8 @@ from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import AGREE_NS
 
 __all__ = [
-    "AWAITED", "CALLED", "CALL_NS", "LATE_NS", "MARGIN_NS", "MARK", "FullQueue", "Points", "awaited",
-    "collective_inputs", "find_points", "full_queue", "handoffs", "inferred_events", "recorded_events", "room_given",
+    "AWAITED", "CALLED", "CALL_NS", "LATE_NS", "MARGIN_NS", "MARK", "Points", "awaited",
+    "collective_inputs", "find_points", "handoffs", "inferred_events", "recorded_events", "room_given",
 ]  # fmt: skip
 
 # The points of host threads at which something is queued, awaited, or a step ends.
@@ -34,48 +34,7 @@ __all__ = [
 # its host time there.
 
 CALL_NS = 10_000.0  # what a launch takes where there is room: 3 to 8 µs while it is recorded
-MIN_BLOCKED_LAUNCH_NS = 50_000
-MIN_PENDING = 128  # tasks; a launch that takes long with fewer before it waits for something else
-PENDING_SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
-TAKEN_NS = 50_000  # after a task ended the next one is taken out, and the launch returns
 CALLED, AWAITED, MARK = 0, 1, 2
-
-
-class FullQueue(NamedTuple):
-    """Blocked launches, in time order."""
-
-    calls: Rows  # rows of the trace
-    freed_by: Rows  # the row of the device task whose end let the next one be taken out
-
-
-def full_queue(t: Tables) -> FullQueue:
-    """Return the launches of the window that waited for room in the queue."""
-    none = np.empty(0, np.intp)
-    if t.device_id < 0:
-        return FullQueue(none, none)
-    events = t.trace.events
-    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
-    launches = distinct(events.cause[tasks]).astype(np.intp)
-    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_LAUNCH_NS])
-    if not len(calls):
-        return FullQueue(none, none)
-    queued, begun = (
-        np.sort(events.start[events.cause[tasks]], kind="stable"),
-        np.sort(events.start[tasks], kind="stable"),
-    )
-    pending = _up_to(queued, events.end[calls]) - _up_to(begun, events.end[calls])
-    tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
-    at = _up_to(events.end[tasks], events.end[calls]) - 1
-    freed_by = tasks[np.maximum(at, 0)]
-    blocked = (pending >= max(MIN_PENDING, (1 - PENDING_SPREAD) * pending.max())) & (at >= 0)
-    blocked &= events.end[calls] - events.end[freed_by] <= TAKEN_NS
-    return FullQueue(calls[blocked], freed_by[blocked])
-
-
-def _up_to(times: Ints, moments: Ints) -> Ints:
-    """Return how many of the sorted times are no later than each moment."""
-    return np.searchsorted(times, moments, side="right").astype(np.int64)
 
 
 class Points(NamedTuple):
@@ -92,7 +51,7 @@ def find_points(t: Tables) -> Points:
     events = t.trace.events
     begin, finish = t.steps.window
     launches = t.in_window(distinct(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
-    waits = t.in_window(distinct(t.blocking_calls, t.freeing_calls.calls, full_queue(t).calls).astype(np.intp))
+    waits = t.in_window(distinct(t.blocking_calls, t.freeing_calls.calls, t.full_queue.calls).astype(np.intp))
     waits = waits[events.end[waits] <= finish]
     calls = distinct(launches, waits).astype(np.intp)
     marks = np.append(t.steps.start[1:], t.steps.end[-1:]) if t.steps.marked else np.empty(0, np.int64)

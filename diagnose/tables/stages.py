@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from diagnose.dataflow import Analyses
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind, Note, Trace
@@ -51,6 +50,9 @@ from diagnose.tables.run_steps import growing_steps, late_samples, sampled_files
 from diagnose.tables.step_calls import step_calls
 from diagnose.tables.steps import Steps, find_steps
 from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, late_by, sync_free
+
+if TYPE_CHECKING:
+    from diagnose.dataflow import Analyses
 
 __all__ = ["Order", "add_causes", "begin", "complete", "of_steps", "of_tasks"]
 

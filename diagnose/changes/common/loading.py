@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from diagnose.changes.common.change import SetArguments, other_training
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.model.locations import Where, at_line
+from diagnose.model.numerics import number
 from diagnose.text.numbers import duration, size_words
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ __all__ = [
     "is_iterable",
     "leaves_no_gain",
     "loader_call",
-    "number",
     "prepared",
     "recorded_cores",
     "shares_cores",
@@ -116,12 +116,6 @@ def hidden_behind_rest(cost_ns: float, step_ns: float, num: int = 1) -> float:
     No step is shorter than they take for the work of one.
     """
     return min(max(step_ns - cost_ns / num, 0.0) / cost_ns, 1.0) if cost_ns > 0 else 1.0
-
-
-def number(facts: Facts, key: str) -> float:
-    """Return a number among the facts, 0 where it is not known."""
-    value = facts.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def draws_at(facts: Facts) -> str:
