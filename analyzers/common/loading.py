@@ -75,7 +75,7 @@ MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
 # Of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing.
-MIN_WAITING_SHARE = 0.7
+MIN_WAITING_SHARE = 0.5
 MIN_READY = 0.8  # of the batches, from which on workers keep up: taking a batch is what takes time
 
 
@@ -89,15 +89,10 @@ def loading_facts(t: Tables) -> Facts:
     by_workers = any("MultiProcess" in name for name in names)
     if (by_workers and not single and known.num_workers == 0) or (single and not by_workers and known.num_workers):
         known = LoaderRecord()  # that of another loader, as one that evaluates
-    seen, waiting = waiting_share(t, t.covering(rows))
-    share: float | None
-    if single:
-        enough, share = int(seen.sum()) >= MIN_SAMPLES, int(waiting.sum()) / max(1, int(seen.sum()))
-    else:
-        enough, share = True, None if known.workers_busy is None else 1 - known.workers_busy
     first_share = _first_batch_share(t, lengths, known.num_batches)
     starts = bool(known.num_workers) and not known.persistent_workers and (first_share or 0.0) >= MIN_FIRST_SHARE
     keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY and not starts
+    share = _waiting_share(t, rows, single=single, busy=known.workers_busy) if not keeps_up else None
     return {
         **as_facts(known),
         "single_process": single,
@@ -109,7 +104,7 @@ def loading_facts(t: Tables) -> Facts:
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "cores": t.capture.info.flags.cores if t.capture.info else None,
-        "waits": enough and share is not None and share >= MIN_WAITING_SHARE and not keeps_up,
+        "waits": share is not None and share >= MIN_WAITING_SHARE,
         "keeps_up": keeps_up,
         "waiting_share": share,
         "restart_share": restart_share(t),
@@ -118,6 +113,15 @@ def loading_facts(t: Tables) -> Facts:
         **_dataset(t),
         **(_slow_line(t, t.covering(rows)) if single else {}),
     }
+
+
+def _waiting_share(t: Tables, rows: Ints, *, single: bool, busy: float | None) -> float | None:
+    """Return for which part of its time loading waits off the CPU, None where too little was seen of it."""
+    if not single:
+        return None if busy is None else 1 - busy
+    seen, waiting = waiting_share(t, t.covering(rows))
+    num = int(seen.sum())
+    return int(waiting.sum()) / num if num >= MIN_SAMPLES else None
 
 
 def _slow_line(t: Tables, during: Intervals) -> Facts:

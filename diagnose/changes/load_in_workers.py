@@ -4,17 +4,17 @@ What it does
     Gives the DataLoader workers. With w of them a batch arrives every load/w, and the rest of the step runs meanwhile.
 
 What to watch
-    Loading that computes shares the cores with the step, which keeps one: workers are at most as many as the others.
-    Loading that waits needs none. The saving lies between all of the stall and what is left of it where load/w is
-    longer than the rest of the step, or where all cores together are; at least nothing, where other programs kept the
-    training waiting for a core, and where each worker of a stream has to be given its part first. Handing a batch
-    over takes the worker and the training about 2 ms each: it is taken off, and where it costs about what loading
-    does, workers are not prescribed. Without a device operators keep a core for each of their threads: workers that
-    take one of those make each operator wait for its last thread, and training three times as long (measured on two
-    cores). They are advised there only where loading takes that much more, or with `torch.set_num_threads` of one.
-    Where training and workers want more than half of the processors, two of these may be threads of one core. While
-    both compute, either is then taken to need 1.3 times as long, and for the least that is saved 1.5 times; without a
-    device workers are not prescribed where that leaves less than a fifth of the loading to save.
+    While loading computes it shares the cores with the step, which keeps one: workers are at most as many as the
+    others keep busy. While it waits it needs none. The saving lies between all of the stall and what is left of it
+    where load/w is longer than the rest of the step, or where all cores together are; at least nothing, where other
+    programs kept the training waiting for a core, and where each worker of a stream has to be given its part first.
+    Handing a batch over takes the worker and the training about 2 ms each: it is taken off, and where it costs about
+    what loading does, workers are not prescribed. Without a device operators keep a core for each of their threads:
+    while workers compute on one of those each operator waits for its last thread, and training goes on at a third of
+    its speed (measured on two cores). Where training and workers want more than half of the processors, two of these
+    may be threads of one core. While both compute, either is then taken to need 1.3 times as long, and for the least
+    that is saved 1.5 times; without a device workers are not prescribed where that leaves less than a fifth of the
+    loading to save.
 
     The first epoch has the same order and the same random numbers as without workers. Later ones have not, since
     `persistent_workers=True` draws no new seed for the workers of an epoch from the generator that shuffles. Where a
@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, identical, other_training
+from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, identical, redrawn
 from diagnose.changes.common.loading import (
     FIRST_WORKERS,
     ITERABLE_NUMERICS,
@@ -34,6 +34,7 @@ from diagnose.changes.common.loading import (
     SHARED_OUT,
     SPLIT_BY_HAND,
     Cores,
+    computing_share,
     draws_at,
     handover_ns,
     hidden_behind_rest,
@@ -44,6 +45,7 @@ from diagnose.changes.common.loading import (
     recorded_cores,
     shares_cores,
     step_with_workers,
+    useful_workers,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_ADVISED_WORKERS = 16
+MAX_COMPUTING = 0.3  # of loading: "little CPU"
 _SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 
@@ -67,23 +70,24 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
     load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
-    known, waits = recorded_cores(facts), bool(facts.get("waits"))
+    known, computing = recorded_cores(facts), computing_share(facts)
     cpus = known or MAX_ADVISED_WORKERS + 1  # not recorded: enough for what is advised
     if leaves_no_gain(facts, finding.lost_ns, cpus):
         return None
-    limit = MAX_ADVISED_WORKERS if waits else cpus - 1  # one stays with the training
+    limit = useful_workers(facts) - 1  # one core stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_ADVISED_WORKERS))
     if shares_cores(facts, workers, cpus):  # as many as find a core, where that is better
         free = max(cpus - int(number(facts, "num_threads")), 1)
         workers = min(free, workers, key=lambda num: step_with_workers(facts, load_ns, rest_ns, num, Cores(cpus)))
     cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
-    takes = "little CPU, since loading waits," if waits else cores
+    if computing <= MAX_COMPUTING:
+        cores = "little CPU, since loading mostly waits,"
     if facts.get("library") == "transformers":
         return _of_a_pipeline(finding, step_ns, is_iterable(facts), workers)
     shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
-    busy = 0.0 if waits else number(facts, "ready_share")
-    if busy > MAX_READY_SHARE:
-        takes = f"{cores.rstrip(',')} (none was free for {percent(busy, 0)} of the recording),"
+    busy = number(facts, "ready_share")
+    if computing * busy > MAX_READY_SHARE:
+        cores = f"{cores.rstrip(',')} (none was free for {percent(busy, 0)} of the recording),"
     hidden = hidden_by_first_workers(facts, finding.lost_ns, rest_ns, workers, cpus)
     if hidden is None:
         return None
@@ -97,7 +101,7 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
         numerics=ITERABLE_NUMERICS if shared_out else _numerics(draws_at(facts)),
         least=0.0 if shared_out else least,
         most=most if handed_ns or shares_cores(facts, workers, cpus) else 1.0,
-        needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
+        needs=f"{cores} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )
 
@@ -106,7 +110,7 @@ def _numerics(draws: str) -> Numerics | None:
     """Return what is certain where a line is known to draw for each sample, None where none is."""
     if not draws:
         return None
-    return other_training(f"samples draw random numbers at {draws}, and workers draw others there; {KEPT_WORKERS}")
+    return redrawn(f"samples draw random numbers at {draws}, and workers draw others there; {KEPT_WORKERS}")
 
 
 def _of_a_pipeline(finding: Finding, step_ns: float, is_chunked: bool, workers: int) -> Proposal:

@@ -27,6 +27,7 @@ from diagnose.changes.common.loading import (
     MORE_WORKERS,
     PREFETCH_FACTOR,
     SHARED_OUT,
+    computing_share,
     hidden_by_more_workers,
     is_iterable,
     loader_call,
@@ -56,12 +57,12 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
         before = loader_call(facts, num_workers=num if num is not None else "loader.num_workers")
-        waits, cores = bool(facts.get("waits")), recorded_cores(facts)
-        if not waits and cores == 1:
+        cores, waiting = recorded_cores(facts), 1 - computing_share(facts)
+        most_useful = useful_workers(facts)
+        if cores and most_useful < 2:
             return None  # one worker takes all of it
-        factor = min(_enough(finding, 1, step_ns), MAX_FACTOR, MAX_FACTOR if waits or not cores else cores)
-        wanted = f"{factor} * loader.num_workers"
-        wanted = wanted if waits else f"min({wanted}, {cores or 'os.cpu_count()'})"
+        factor = min(_enough(finding, 1, step_ns), MAX_FACTOR, most_useful)
+        wanted = f"min({factor} * loader.num_workers, {most_useful if cores else 'os.cpu_count()'})"
         after = loader_call(facts, num_workers=wanted, **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)
         hidden = max(1 - max(step_ns / factor - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
@@ -70,7 +71,7 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
             after=after,
             beside=shared_out,
             is_whole=False,
-            least=HIDDEN * hidden if waits else 0.0,  # there may be as many as cores already
+            least=HIDDEN * hidden * waiting,  # there may be as many as the cores keep busy
             most=hidden,
             needs=needs,
             numerics=numerics,

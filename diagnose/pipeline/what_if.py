@@ -18,6 +18,7 @@ from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
+    computing_share,
     handover_ns,
     hidden_by_first_workers,
     hidden_by_more_workers,
@@ -466,13 +467,13 @@ def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> tuple[flo
             "The loader restarts for each batch, so workers would be started for each batch too; make its iterator "
             "once and record again."
         )
-    cores, waits, handed = recorded_cores(facts), bool(facts.get("waits")), duration(handover_ns(facts))
+    cores, computing, handed = recorded_cores(facts), computing_share(facts), duration(handover_ns(facts))
     cpus = cores or num + 1  # not recorded: enough for what is asked about
-    running = num if waits else min(num, max(cpus - 1, 1))
+    running = min(num, max(useful_workers(facts) - 1, 1))
     hidden = hidden_by_first_workers(facts, stall_ns, rest_ns, running, cpus)
     has_handover = bool(handover_ns(facts))
     if hidden is None:
-        room = f", of {plural(cores, 'core')} the training keeps one" if cores and not waits else ""
+        room = f", of {plural(cores, 'core')} the training keeps one" if cores and computing == 1 else ""
         taking = f", and taking it from a worker costs up to {handed}" if has_handover else ""
         raise UsageError(
             f"With {plural(num, 'loader worker')} the step would hardly be shorter: loading a batch takes "
@@ -482,11 +483,11 @@ def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> tuple[flo
     said = {  # who computes where
         f"The training keeps one of {cpus} cores, which leaves {running} for {num} workers: they load no faster "
         f"than {running} would, and may hold the training up until nothing is gained.": running < num,
-        "Assumes that loading waits and needs no core of its own.": waits,
+        f"Assumes that loading needs a core for {percent(computing, 0)} of its time.": computing < 1,
         "At least nothing is gained: workers take cores from the threads of the training's operators, and each "
         "operator waits for the last of its threads.": shares_cores(facts, running, cpus),
         "Assumes at most a free core for each worker beside the training's, and at least none: the training waited "
-        f"for a core for {percent(busy, 0)} of the recording.": busy > MAX_READY_SHARE,
+        f"for a core for {percent(busy, 0)} of the recording.": computing * busy > MAX_READY_SHARE,
         "Assumes a free core for each worker beside the training's.": True,
     }
     rests_on = [next(words for words, holds in said.items() if holds)]

@@ -37,13 +37,13 @@ class ExpiredError(Exception):
     """A script took longer than it may."""
 
 
-def step_ms(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, object]:
+def step_ms(script: Path, words: list[str], steps: int, *, fixed: bool) -> dict[str, object]:
     """Run a script in a fork of this process, which holds torch but no GPU context; return what it measured."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        os.write(writer, json.dumps(_measured(script, device, steps, fixed=fixed)).encode())
+        os.write(writer, json.dumps(_measured(script, words, steps, fixed=fixed)).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -52,13 +52,13 @@ def step_ms(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, 
     return json.loads(text) if text else {"error": "the process died"}
 
 
-def _measured(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, object]:
+def _measured(script: Path, words: list[str], steps: int, *, fixed: bool) -> dict[str, object]:
     def expire(*_: object) -> None:
         raise ExpiredError
 
     signal.signal(signal.SIGALRM, expire)
     signal.alarm(int(LIMIT_S["times"]))
-    sys.argv = [str(script), "--device", device, "--steps", str(steps), *(["--fixed"] if fixed else [])]
+    sys.argv = [str(script), *words, "--steps", str(steps), *(["--fixed"] if fixed else [])]
     sys.path.insert(0, str(script.parent))
     out = io.StringIO()
     began = time.monotonic()
@@ -71,9 +71,9 @@ def _measured(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str
     return {"step_ms": float(found[1]) if found else None, "seconds": round(time.monotonic() - began, 1)}
 
 
-def time_script(script: Path, work: Path, device: str, steps: int, repeats: int) -> None:
+def time_script(script: Path, work: Path, words: list[str], steps: int, repeats: int) -> None:
     """Measure both forms in turns."""
-    runs = [(fixed, step_ms(script, device, steps, fixed=fixed)) for _ in range(repeats) for fixed in (False, True)]
+    runs = [(fixed, step_ms(script, words, steps, fixed=fixed)) for _ in range(repeats) for fixed in (False, True)]
     kept = {"planted": [r for fixed, r in runs if not fixed], "fixed": [r for fixed, r in runs if fixed]}
     (work / "times").mkdir(parents=True, exist_ok=True)
     (work / "times" / f"{script.stem}.json").write_text(json.dumps(kept), encoding="utf-8")
@@ -90,21 +90,13 @@ class Tracing:
     began: float
 
     @classmethod
-    def start(cls, script: Path, work: Path, device: str) -> Tracing:
+    def start(cls, script: Path, work: Path, words: list[str]) -> Tracing:
         """Start it; `record` lets it get to the device."""
         folder = work / "traces" / script.stem
         folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "diagnose",
-            "trace",
-            "--quiet",
-            "--force",
-            "--capture",
-            str(folder / "capture"),
-        ]
-        command += ["-o", str(folder / "answer.json"), str(script), "--device", device, "--steps", "100000"]
+        command = [sys.executable, "-m", "diagnose", "trace", "--quiet", "--force"]
+        command += ["--capture", str(folder / "capture")]
+        command += ["-o", str(folder / "answer.json"), str(script), *words, "--steps", "100000"]
         with (folder / "log.txt").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         return cls(script, folder, process, time.monotonic())
@@ -129,7 +121,7 @@ class Tracing:
         print(f"strangers: traced {self.script.stem} {seconds}", file=sys.stderr, flush=True)
 
 
-def trace_all(scripts: list[Path], work: Path, device: str, ends: float) -> None:
+def trace_all(scripts: list[Path], work: Path, words: list[str], ends: float) -> None:
     """Trace the scripts one after the other; analyses go on beside the next ones."""
     left = [script for script in scripts if not (work / "traces" / script.stem / "seconds.json").exists()]
     started: list[Tracing] = []
@@ -138,9 +130,9 @@ def trace_all(scripts: list[Path], work: Path, device: str, ends: float) -> None
             print(f"strangers: no time for {[s.stem for s in left[index:]]}", file=sys.stderr)
             break
         if len(started) == index:
-            started.append(Tracing.start(script, work, device))
+            started.append(Tracing.start(script, work, words))
         if index + 1 < len(left):
-            started.append(Tracing.start(left[index + 1], work, device))
+            started.append(Tracing.start(left[index + 1], work, words))
         started[index].record(started[index + 1] if index + 1 < len(left) else None)
     for tracing in started:
         if (tracing.folder / "seconds.json").exists():
@@ -189,6 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--budget", type=int, default=90, help="seconds for a proof")
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--argument", action="append", default=[], help="a further one of the scripts, as --small")
     parser.add_argument("--pack", type=Path)
     return parser.parse_args()
 
@@ -197,9 +190,10 @@ def main() -> int:
     options = parse()
     ends = time.monotonic() + 60 * options.minutes
     scripts = [p for p in sorted(options.folder.glob("*.py")) if not options.only or p.stem in options.only]
+    words = ["--device", options.device, *options.argument]
     for stage in options.stages:
         if stage == "traces":
-            trace_all(scripts, options.work, options.device, ends)
+            trace_all(scripts, options.work, words, ends)
             continue
         if stage == "times":
             import_module("torch")  # once for all forks
@@ -209,7 +203,7 @@ def main() -> int:
             if time.monotonic() + 20 > ends:
                 print(f"strangers: no time for {stage} {script.stem}", file=sys.stderr)
             elif stage == "times":
-                time_script(script, options.work, options.device, options.steps, options.repeats)
+                time_script(script, options.work, words, options.steps, options.repeats)
             else:
                 prove_script(script, options.work, options.budget)
     if options.pack:

@@ -21,7 +21,7 @@ def waiting(recording):
 @pytest.mark.parametrize(
     ("busy", "cpus", "workers", "least", "most"),
     [
-        (0.1, 8, 4, 0.9, 1.0),
+        (0.1, 8, 4, 0.85, 1.0),
         (0.8, 8, 4, 0.85, 1.0),
         (0.8, 2, 2, 0.0, 0.9 * 5 / 7),  # two workers of 0.8 cores each leave the step none of its own
         (None, 8, 4, 0.0, 0.9),
@@ -78,9 +78,9 @@ def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recordin
 
 
 def test_workers_that_wait_need_no_cores(recording):
-    facts = {"single_process": False, "waits": True, "cores": 2}
+    facts = {"single_process": False, "waiting_share": 1.0, "cores": 2}
     (p,) = [p for p in prescribe(Finding("data-stall", "", 800_000.0, facts=facts), 1e6) if p.id == "more-workers"]
-    assert "num_workers=5 * loader.num_workers," in p.after
+    assert "num_workers=min(5 * loader.num_workers, 32)," in p.after
     assert p.saves_ns == (pytest.approx(0.85 * 800_000), pytest.approx(800_000))
 
 

@@ -23,7 +23,7 @@ __all__ = [
     "CHEAPER",
     "FIRST_WORKERS",
     "HIDDEN",
-    "HIDDEN_WAITING",
+    "HIDDEN_AT_BEST",
     "IN_PROCESS",
     "ITERABLE_NUMERICS",
     "KEEPING_WORKERS",
@@ -39,6 +39,7 @@ __all__ = [
     "Cores",
     "Prepared",
     "bytes_of_all",
+    "computing_share",
     "draws_at",
     "handover_ns",
     "hidden_by_first_workers",
@@ -57,7 +58,7 @@ __all__ = [
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 # In the two published pairs without and with four workers 86 and 87 % of what a step without the stall would save came
 # true in the median step (evaluation/pages/pairs.md).
-HIDDEN, HIDDEN_WAITING = 0.85, 0.9
+HIDDEN, HIDDEN_AT_BEST = 0.85, 0.9
 _OWN_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "_InfiniteConstantSampler"})
 OWN_COLLATE = frozenset({"default_collate", "default_convert"})
 THREADS = 8  # that wait for storage at the same time, in each process that loads
@@ -155,18 +156,24 @@ def handover_ns(facts: Facts) -> float:
 SHARED_TRAINING, SHARED_LOADING_NS = 3.0, 6_000_000
 
 
+def computing_share(facts: Facts) -> float:
+    """Return which part of its time loading needs a core for; the rest it waits. All of it where that is not known."""
+    waiting = facts.get("waiting_share")
+    return 1 - waiting if isinstance(waiting, float) else 1.0
+
+
 def shares_cores(facts: Facts, workers: int, cpus: int) -> bool:
-    """Return whether workers that compute take cores from the threads of the training's operators."""
-    threads = number(facts, "num_threads")
-    return not (facts.get("waits") or facts.get("has_device")) and threads > 1 and threads + workers > cpus
+    """Return whether workers take cores from the threads of the training's operators, for more than a short time."""
+    threads, needed = number(facts, "num_threads"), workers * computing_share(facts)
+    return not facts.get("has_device") and threads > 1 and threads + needed > cpus
 
 
 # Two processors that a machine lists may be two threads of one core, which a virtual machine does not show, and cores
 # share caches and memory: how many times as long training and loading may take while both compute, as a rule and at
-# most, and the latter with loading that mostly waits. Measured on virtual machines of two: Python with Python 1.86
-# times, products with either 1.06 and 1.16, training scripts with their own loading in a worker 1.1 to 1.4; a training
-# of 31 ms with a worker that waits for two thirds of its time 1.14.
-SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN_WAITING = 1.3, 1.5, 1.15
+# most; with loading that waits they do so for its computing share. Measured on virtual machines of two: Python with
+# Python 1.86 times, products with either 1.06 and 1.16, training scripts with their own loading in a worker 1.1 to 1.4;
+# a training of 31 ms with a worker that waits for two thirds of its time 1.14.
+SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN = 1.3, 1.5
 
 
 def shared_core_slowdowns(facts: Facts, workers: int) -> tuple[float, float]:
@@ -174,9 +181,8 @@ def shared_core_slowdowns(facts: Facts, workers: int) -> tuple[float, float]:
     known = recorded_cores(facts)
     if not known or _training_cores(facts) + workers <= known / 2:
         return 1.0, 1.0
-    if facts.get("waits"):
-        return 1.0, MAX_SHARED_CORE_SLOWDOWN_WAITING
-    return SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN
+    usual, worst = (1 + computing_share(facts) * (by - 1) for by in (SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN))
+    return usual, worst
 
 
 class Cores(NamedTuple):
@@ -189,17 +195,18 @@ class Cores(NamedTuple):
 def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, workers: int, cores: Cores) -> float:
     """Return how long a step takes that workers load for; both times include handing batches over.
 
-    Where loading computes, all share the cores: the training process keeps its own; without a device the operators
+    While loading computes, all share the cores: the training process keeps its own; without a device the operators
     keep as many as they have threads, and take longer where there are fewer.
     """
+    computing = computing_share(facts)
     if shares_cores(facts, workers, cores.num):
-        training_ns *= SHARED_TRAINING
-        loading_ns += SHARED_LOADING_NS * max(number(facts, "batches_per_step"), 1.0)
+        loading_ns += computing * SHARED_LOADING_NS * max(number(facts, "batches_per_step"), 1.0)
+        held_up_ns = computing * loading_ns * (1 - 1 / SHARED_TRAINING)  # training goes on at a third of its speed
+        training_ns = min(training_ns + held_up_ns, training_ns * SHARED_TRAINING)
     of_worker = loading_ns / max(workers, 1)
     step_ns = max(of_worker, training_ns) + (cores.slowdown - 1) * min(of_worker, training_ns)
-    if facts.get("waits"):
-        return step_ns
-    return max(step_ns, (training_ns * min(_training_cores(facts), cores.num) + loading_ns) / cores.num)
+    computed_ns = training_ns * min(_training_cores(facts), cores.num) + computing * loading_ns
+    return max(step_ns, computed_ns / cores.num)
 
 
 def _training_cores(facts: Facts) -> float:
@@ -210,7 +217,8 @@ def _training_cores(facts: Facts) -> float:
 def leaves_no_gain(facts: Facts, stall_ns: float, cpus: int) -> bool:
     """Return whether no core is left to load on, or taking batches from workers costs about what loading them does."""
     handed_ns = handover_ns(facts) * max(1.0, number(facts, "batches_per_step"))
-    return (not facts.get("waits") and cpus < 2) or stall_ns * (1 - MIN_GAIN) < handed_ns
+    is_full = cpus < 2 and computing_share(facts) > 1 - MIN_GAIN
+    return is_full or stall_ns * (1 - MIN_GAIN) < handed_ns
 
 
 def hidden_by_first_workers(
@@ -222,7 +230,7 @@ def hidden_by_first_workers(
     """
     batches = max(1.0, number(facts, "batches_per_step"))
     load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
-    waits, shares = bool(facts.get("waits")), shares_cores(facts, workers, cpus)
+    computing, shares = computing_share(facts), shares_cores(facts, workers, cpus)
     if leaves_no_gain(facts, stall_ns, cpus):
         return None
     usual, worst = shared_core_slowdowns(facts, workers)
@@ -233,16 +241,15 @@ def hidden_by_first_workers(
     most = max(0.0, 1 - cheaply_left)
     is_little = most < MIN_SAVED and (handed_ns > 0 or shares)
     most_left = 1 - MIN_GAIN if usual > 1 else 1.0
-    if is_little or (left >= most_left and not (waits or facts.get("has_device"))):
+    if is_little or (left >= most_left and not facts.get("has_device")):
         return None  # or it only pays where handing batches over is cheaper, or cores share nothing
-    busy = 0.0 if waits else number(facts, "ready_share")
-    is_open = busy > MAX_READY_SHARE or shares
-    return 0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_at_worst)), most
+    is_open = computing * number(facts, "ready_share") > MAX_READY_SHARE or shares
+    return 0.0 if is_open else max(0.0, min(HIDDEN, 1 - left_at_worst)), most
 
 
 def useful_workers(facts: Facts) -> int:
-    """Return how many workers are of use where some load: of those that compute, as many as there are cores."""
-    return MAX_WORKERS if facts.get("waits") else min(recorded_cores(facts) or MAX_WORKERS, MAX_WORKERS)
+    """Return how many workers are of use where some load: as many as the cores can keep busy."""
+    return min(int((recorded_cores(facts) or MAX_WORKERS) / max(computing_share(facts), 1 / MAX_WORKERS)), MAX_WORKERS)
 
 
 def hidden_by_more_workers(facts: Facts, step_ns: float, rest_ns: float, num: int, more: int) -> tuple[float, float]:
@@ -251,8 +258,8 @@ def hidden_by_more_workers(facts: Facts, step_ns: float, rest_ns: float, num: in
     hidden = max(1 - max(step_ns * num / more - rest_ns, 0.0) / lost_ns, 0.0)
     busy = facts.get("workers_busy")
     if not isinstance(busy, float) or more * busy + 1 > recorded_cores(facts):
-        return 0.0, HIDDEN_WAITING * hidden
-    return (HIDDEN_WAITING if facts.get("waits") else HIDDEN) * hidden, hidden
+        return 0.0, HIDDEN_AT_BEST * hidden
+    return HIDDEN * hidden, hidden
 
 
 def is_iterable(facts: Facts) -> bool:
