@@ -71,10 +71,10 @@ def _measured(script: Path, words: list[str], steps: int, *, fixed: bool) -> dic
     return {"step_ms": float(found[1]) if found else None, "seconds": round(time.monotonic() - began, 1)}
 
 
-def time_script(script: Path, work: Path, words: list[str], steps: int, repeats: int) -> None:
-    """Measure both forms in turns."""
-    runs = [(fixed, step_ms(script, words, steps, fixed=fixed)) for _ in range(repeats) for fixed in (False, True)]
-    kept = {"planted": [r for fixed, r in runs if not fixed], "fixed": [r for fixed, r in runs if fixed]}
+def time_script(script: Path, work: Path, words: list[str], steps: int, forms: list[str]) -> None:
+    """Measure the forms one after the other."""
+    runs = [(form, step_ms(script, words, steps, fixed=form == "fixed")) for form in forms]
+    kept = {name: [r for form, r in runs if form == name] for name in ("planted", "fixed")}
     (work / "times").mkdir(parents=True, exist_ok=True)
     (work / "times" / f"{script.stem}.json").write_text(json.dumps(kept), encoding="utf-8")
     print(f"strangers: {script.stem} {kept}", file=sys.stderr, flush=True)
@@ -177,7 +177,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("build/strangers"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--repeats", type=int, default=1, help="of each timing")
+    parser.add_argument("--forms", default="planted,fixed", help="that are timed, in this order; one may come again")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--budget", type=int, default=90, help="seconds for a proof")
     parser.add_argument("--only", action="append", default=[])
@@ -203,7 +203,7 @@ def main() -> int:
             if time.monotonic() + 20 > ends:
                 print(f"strangers: no time for {stage} {script.stem}", file=sys.stderr)
             elif stage == "times":
-                time_script(script, options.work, words, options.steps, options.repeats)
+                time_script(script, options.work, words, options.steps, options.forms.split(","))
             else:
                 prove_script(script, options.work, options.budget)
     if options.pack:
