@@ -1,9 +1,10 @@
 """Which operators enclosed a moment of a host thread, and the user's line behind it.
 
-Sources, the most exact first: the sampler's lines (the line being executed), Python frames recorded by the profiler
-(only the first line of each function, no line of the function that runs the recording), and the call stacks that old
-exporters attach to operators. An operator of the timing window, which has no frames, has those of the same call in the
-attribution window; one of the backward pass has the place of the operator whose gradient it takes.
+Sources, the most exact first: the data flow, which has the line of each operator; the sampler's lines (the line being
+executed); Python frames recorded by the profiler (only the first line of each function, no line of the function that
+runs the recording); and the call stacks that old exporters attach to operators. An operator of the timing window, which
+has no frames, has those of the same call in the attribution window; one of the backward pass has the place of the
+operator whose gradient it takes.
 """
 
 from __future__ import annotations
@@ -111,6 +112,16 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
 
 def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
     """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
+    found = _traced_place(t, work, frames)
+    line = next((t.flow.lines[row] for row in reversed(work) if row in t.flow.lines), None) if t.flow else None
+    if line is None:
+        return found
+    code = source_line(t, line.file, line.line)
+    return replace(found, file=line.file, line=line.line, function=line.function, code=code)
+
+
+def _traced_place(t: Tables, work: list[int], frames: list[int]) -> Where:
+    """Return the place that frames and samples show."""
     here, events = _shown(t, work, frames), t.trace.events
     node = _node_of_torch(t, work, frames)
     of_node = t.links.ops[t.links.nodes == node][:1] if node is not None else ()

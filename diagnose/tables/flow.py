@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,6 +39,7 @@ class Flow(NamedTuple):
 
     found: Analyses
     rows: tuple[Rows, ...]
+    lines: Mapping[int, Frame] = MappingProxyType({})  # of the window's operators; in the backward pass the forward's
     padded_to: frozenset[int] = frozenset()  # lengths that loading is known to pad samples to
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
@@ -88,7 +90,9 @@ def flow_of(t: Tables) -> Flow | None:
             for i, row in _pairs(flow, step, of_step, varying):
                 found[i].append(row)
     joined = tuple(np.array(each, np.intp) for each in found)
-    return Flow(t.analyses, joined, frozenset(one.padded_to for one in loaded if one.padded_to))
+    placed = ((one.place, rows) for one, rows in zip(flow.operators, found, strict=True))
+    lines = {row: place for place, rows in placed if place is not None for row in rows}
+    return Flow(t.analyses, joined, lines, frozenset(one.padded_to for one in loaded if one.padded_to))
 
 
 def _varying(flow: Dataflow) -> set[_Key]:
@@ -149,11 +153,21 @@ def _groups(known: list[int], each: Sequence[int]) -> dict[int, list[int]]:
 def _events(t: Tables, names: set[str]) -> list[dict[str, list[int]]]:
     """Return for each recorded step its outermost operators of some names, by name."""
     found: list[dict[str, list[int]]] = [defaultdict(list) for _ in range(t.steps.num)]
-    rows = _outermost(t, names)
+    called = _called(names, set(t.trace.names))
+    rows = _outermost(t, set(called))
     steps = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right") - 1
     for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
-        found[step][t.name(row)].append(row)
+        found[step][called[t.name(row)]].append(row)
     return found
+
+
+def _called(names: set[str], recorded: set[str]) -> dict[str, str]:
+    """Return what the trace calls operators of these names.
+
+    Autograd calls the implementation of some of them itself: aten::_index_put_impl_ for aten::index_put.
+    """
+    inner = {f"aten::_{name.removeprefix('aten::')}_impl_": name for name in names - recorded}
+    return {**{name: name for name in names}, **{impl: name for impl, name in inner.items() if impl in recorded}}
 
 
 def _name(name: str) -> str:

@@ -405,7 +405,7 @@ def write_rows(
     try:
         in_windows, of_run = samplers.in_windows, samplers.of_run
         if in_windows is not None:
-            seen = [*in_windows.lines, *(of_run.lines if of_run is not None else ())]
+            seen = [*in_windows.lines, *(of_run.lines if of_run is not None else ()), *lines.named]
             file = f"rank{rank}.samples.json.gz"
             folder.write_rows(file, {**in_windows.rows(), "gc": samplers.gc_runs})
             names["samples"] = file

@@ -117,6 +117,8 @@ class FlowSteps:
             self._note(error)
             return
         self._measured.dataflow_file = name
+        stacks = dict.fromkeys(one.stack for one in flow.operators)
+        self._measured.dataflow_lines = tuple(dict.fromkeys(frame[:2] for stack in stacks for frame in stack))
         self._hooks.wrote()
 
     def _note(self, error: Exception) -> None:

@@ -472,6 +472,7 @@ class Session:
         """
         if samples:
             samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
+            self._lines.named = self.measured.dataflow_lines
             written = write_rows(self.folder, self.rank, samplers, self._lines, rows)
             self.samples_file = written.samples or self.samples_file  # that of an earlier writing is there still
             self.lines_file = written.lines or self.lines_file

@@ -420,12 +420,14 @@ class _Stored(NamedTuple):
 class SourceLines:
     """Reads source files of this process once each; ``cwd`` is what relative names started from.
 
-    ``changed`` names those that were written since: what they hold now may not be what runs.
+    ``changed`` names those that were written since: what they hold now may not be what runs. ``named`` are files and
+    lines that are worth keeping beside those that samples saw.
     """
 
     def __init__(self, cwd: Path) -> None:
         self._cwd = cwd
         self.changed: list[str] = []
+        self.named: Sequence[tuple[str, int]] = ()
         self._began = time.time()
         self._files: dict[str, _File | None] = {}
         self._trees: dict[str, SourceTree] = {}
