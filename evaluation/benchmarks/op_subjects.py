@@ -35,17 +35,17 @@ class Subject:
     native: bool = False
 
 
-def tensors(num: int) -> Callable[[int, torch.dtype, str], list[Tensor]]:
+def tensors(num: int, width: int = WIDTH) -> Callable[[int, torch.dtype, str], list[Tensor]]:
     def make(size: int, dtype: torch.dtype, device: str) -> list[Tensor]:
-        shape = (max(size // WIDTH, 1), min(size, WIDTH))
+        shape = (max(size // width, 1), min(size, width))
         return [torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(num)]
 
     return make
 
 
-def with_weight(num: int) -> Callable[[int, torch.dtype, str], list[Tensor]]:
+def with_weight(num: int, width: int = WIDTH) -> Callable[[int, torch.dtype, str], list[Tensor]]:
     def make(size: int, dtype: torch.dtype, device: str) -> list[Tensor]:
-        made = tensors(num)(size, dtype, device)
+        made = tensors(num, width)(size, dtype, device)
         return [*made, torch.ones(made[0].shape[-1], dtype=dtype, device=device, requires_grad=True)]
 
     return make

@@ -71,8 +71,7 @@ def host_us(call: Callable[[], object]) -> float:
 def both_directions(function: Callable[..., Any], arguments: list[Tensor]) -> Callable[[], object]:
     """Return a call of forward and backward, the gradient of the result given and those of the inputs not kept."""
     inputs = [a for a in arguments if a.requires_grad]
-    with torch.no_grad():
-        sample = function(*arguments)
+    sample = function(*arguments)  # with gradients: torch.compile would compile it once more for a call without
     grads = [torch.ones_like(part) for part in (sample if isinstance(sample, tuple) else (sample,))]
     return lambda: torch.autograd.grad(function(*arguments), inputs, grads)
 
