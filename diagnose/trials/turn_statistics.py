@@ -1,7 +1,7 @@
 """What the rounds of a turn-taking trial show: each form's speed-up against the unchanged script, and how sure that is.
 
 In a round every form runs one block, so spells of the machine that are longer than a round cancel in the round's
-logarithmic ratios. Two things remain, and the interval is the sum of a bound for each:
+logarithmic ratios. Two things remain. Each has a bound, and the interval is the root of the sum of their squares:
 
 - *Noise of rounds.* A form's ratio while its process lives is the 20 % trimmed mean of its rounds, with the standard
   error of Tukey and McLaughlin from the winsorised values (Yuen 1974): a stall of the machine makes a few rounds
@@ -11,8 +11,9 @@ logarithmic ratios. Two things remain, and the interval is the sum of a bound fo
 - *Instances.* Two processes of one form differ for as long as they live (where memory lies, which kernels autotuning
   chose). Each form therefore runs as several processes, one after the other. The bound is Student's, for the residuals
   of an analysis of variance with an effect of each group of processes and of each form, where all unchanged forms are
-  one: two or more of them show at once how far equal processes differ. What is known from other machines stands in as
-  `PRIOR_FREEDOM` further degrees of freedom, without which two instances would show nothing at all.
+  one: two or more of them show at once how far equal processes differ. What is known from other machines counts as
+  `PRIOR_FREEDOM` further degrees of freedom unless the residuals contradict it: two instances alone show very little.
+  Nothing is certain before each form has run as two.
 
 What comes in fewer than a fifth of the blocks (an evaluation every thousand steps) is trimmed away with the stalls.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import cos, exp, inf, log, pi, sin, sqrt, tan
+from math import cos, exp, hypot, inf, log, pi, sin, sqrt, tan
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,12 +38,13 @@ MIN_ROUNDS = 8  # of an instance, before it counts: six are left after trimming
 ERROR = 0.05  # of the interval that is shown
 ERROR_OF_VERDICT = 0.01  # "better" and "worse": one in a hundred trials of a change that does nothing may be wrong
 EVEN = 0.02  # of a step, no difference worth having
-ROUNDS_SHARE = 0.2  # of an error, for the noise of rounds: its bound has thin tails, so a small share costs little
 BEST_AT = 50  # rounds at which the confidence sequence is narrowest; it is 3 % wider at 20 and at 200
 # Between instances of one form: standard deviation of the logarithm of the step, and how much that counts. Pairs of
 # processes on two CPU cores differed by 1 to 5 % (shared/prototypes); not yet calibrated on a GPU.
 PRIOR_SPREAD = 0.007
 PRIOR_FREEDOM = 3
+CONTRADICTED = 2.0  # times the variance that was expected: the residuals count alone
+MIN_INSTANCES = 2  # of both sides: one pair of processes can differ by more than any gain
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Estimate(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """Return what is certain."""
+        return self.impression if self.num_instances >= MIN_INSTANCES else "open"
+
+    @property
+    def impression(self) -> Verdict:
+        """Return what would be certain if the instances so far were enough."""
         if self.surely_low > 1:
             return "better"
         if self.surely_high < 1:
@@ -84,7 +91,8 @@ UNKNOWN = Estimate(1.0, 0.0, inf, 0.0, inf, 0, 0)
 
 def beats(best: Estimate, other: Estimate) -> bool:
     """Return whether one form is faster than another for certain."""
-    return best.surely_low > other.surely_high
+    enough = min(best.num_instances, other.num_instances) >= MIN_INSTANCES
+    return enough and best.surely_low > other.surely_high
 
 
 def estimate(rounds: Sequence[Round], form: int, unchanged: Sequence[int], num_planned: int) -> Estimate:
@@ -107,10 +115,11 @@ def estimate(rounds: Sequence[Round], form: int, unchanged: Sequence[int], num_p
     num_rounds = sum(cell.num_rounds for cell in own)
     rounds_error = sqrt(sum(cell.error**2 for cell in own)) / len(own)
 
+    share = _share_now(len(own), max(num_planned, len(own)))
+
     def reach(error: float) -> float:
-        share = _share_now(len(own), max(num_planned, len(own)))
-        of_instances = t_quantile(freedom, error * (1 - ROUNDS_SHARE) * share) * spread * sqrt(leverage)
-        return of_instances + _sequence_factor(num_rounds, error * ROUNDS_SHARE) * rounds_error
+        of_instances = t_quantile(freedom, error * share) * spread * sqrt(leverage)
+        return hypot(of_instances, _sequence_factor(num_rounds, error) * rounds_error)
 
     shown, sure = reach(ERROR), reach(ERROR_OF_VERDICT)
     return Estimate(
@@ -191,10 +200,11 @@ def _fit(cells: Sequence[_Cell], form: int, unchanged: Sequence[int]) -> tuple[f
     inverse = np.linalg.pinv(columns.T @ columns)
     effects = inverse @ columns.T @ middles
     residual = middles - columns @ effects
-    freedom = PRIOR_FREEDOM + max(0, len(cells) - int(np.linalg.matrix_rank(columns)))
-    spread = sqrt((PRIOR_FREEDOM * PRIOR_SPREAD**2 + float(residual @ residual)) / freedom)
+    freedom, squares = max(0, len(cells) - int(np.linalg.matrix_rank(columns))), float(residual @ residual)
+    if not freedom or squares <= CONTRADICTED * freedom * PRIOR_SPREAD**2:
+        freedom, squares = freedom + PRIOR_FREEDOM, squares + PRIOR_FREEDOM * PRIOR_SPREAD**2
     at = len(instances) + groups.index(form)
-    return float(effects[at]), float(inverse[at, at]), spread, freedom
+    return float(effects[at]), float(inverse[at, at]), sqrt(squares / freedom), freedom
 
 
 def _share_now(num: int, planned: int) -> float:

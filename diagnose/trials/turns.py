@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from diagnose.errors import CaptureError
-from diagnose.trials.turn_statistics import Estimate, Round, beats, estimate
+from diagnose.trials.turn_statistics import MIN_INSTANCES, Estimate, Round, beats, estimate
 
 __all__ = ["Form", "Look", "TurnPlan", "TurnResult", "take_turns"]
 
@@ -87,11 +87,12 @@ def take_turns(
         clock: Seconds.
     """
     order, found = random.Random(plan.seed), TurnResult()
-    running = list(range(len(forms)))
+    running, renewed_at = list(range(len(forms))), 0.0
     while found.seconds < plan.seconds and any(number in running for number in unchanged):
-        if found.seconds >= plan.seconds * found.num_instances / plan.instances:
+        if found.seconds >= renewed_at:
             found.failed |= renew(running)
             found.num_instances += 1
+            renewed_at = plan.seconds * found.num_instances / plan.instances
             running = [number for number in running if number not in found.failed]
             continue
         began = clock()
@@ -101,8 +102,11 @@ def take_turns(
         if len(found.rounds) % plan.rounds_per_look:
             continue
         _look(found, len(forms), unchanged, plan.instances)
-        if plan.until_certain and _is_over(found, running, unchanged):
-            break
+        if plan.until_certain:
+            if _is_over(found, running, unchanged):
+                break
+            if found.num_instances < MIN_INSTANCES and _seems_over(found, running, unchanged):
+                renewed_at = found.seconds
     _look(found, len(forms), unchanged, plan.instances)
     found.disturbed = any(found.estimates[number].verdict in ("better", "worse") for number in unchanged)
     return found
@@ -136,3 +140,8 @@ def _is_over(found: TurnResult, running: list[int], unchanged: Sequence[int]) ->
             running.remove(number)
             found.dropped[number] = found.seconds
     return all(estimates[number].verdict == "better" for number in running if number not in unchanged)
+
+
+def _seems_over(found: TurnResult, running: Sequence[int], unchanged: Sequence[int]) -> bool:
+    """Return whether further processes are all that is missing."""
+    return all(found.estimates[number].impression != "open" for number in running if number not in unchanged)
