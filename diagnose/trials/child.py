@@ -36,6 +36,7 @@ from diagnose.trials.measuring import (
     error_text,
     seed_everything,
 )
+from diagnose.trials.turn import TurnTimer, Turns
 
 __all__ = ["edited", "main", "why_nothing"]
 
@@ -135,7 +136,19 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
     check_script(script, module=module)
     silence_kineto()
     numbers, draws, memory = Numbers(), SampleDraws(), PeakMemory()
-    timer = StepTimer(order.warm_up, order.timed, alone=rank_and_size()[1] == 1, timing_begins=memory.start)
+    turns = Turns(order.turns) if order.turns else None
+
+    def timing_begins() -> None:
+        memory.start()
+        if turns is not None:
+            listener.lock()  # a block has no time for a new definition of a step
+
+    alone = rank_and_size()[1] == 1
+    if turns is None:
+        timer = StepTimer(order.warm_up, order.timed, alone=alone, timing_begins=timing_begins)
+    else:
+        timer = TurnTimer(turns, order.warm_up, alone=alone, timing_begins=timing_begins)
+        when_imported("torch", turns.begin)
 
     def boundary(fresh: bool) -> None:  # a callback
         if fresh:
@@ -152,6 +165,8 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
     outcome = run_script(script, module=module)
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
         os._exit(outcome.exit_code)
+    if turns is not None:
+        turns.close()
     listener.remove()
     listener.shut_loaders()
     numbers.remove()

@@ -39,6 +39,7 @@ __all__ = [
     "GUARD_EXIT",
     "SHARED_MEMORY",
     "can_restrict",
+    "descendants",
     "hosts_text",
     "isolate",
     "main",
@@ -128,7 +129,7 @@ class _Guard:
     def _signal(self, number: signal.Signals) -> bool:
         """Send a signal to the command's process group and to every process below; return whether there was one."""
         self._reap()
-        below = _descendants(os.getpid())
+        below = descendants(os.getpid())
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
         for pid in below:
@@ -168,7 +169,7 @@ def _prctl(option: int, value: int) -> None:
             _call("prctl", option, value, 0, 0, 0)
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
     """Return the processes below ``root`` that run; none where there is no /proc."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):

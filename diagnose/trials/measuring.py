@@ -36,6 +36,7 @@ __all__ = [
     "TrialResult",
     "error_text",
     "seed_everything",
+    "used_cuda",
 ]
 
 MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
@@ -54,6 +55,7 @@ class TrialRequest:
     step_on: str = "auto"
     capture: str = ""  # a folder: trace the script into it instead of timing it
     capture_s: float | None = None  # most seconds of recording, from the first step on
+    turns: str = ""  # the path of a unix socket: time the steps in blocks that it asks for, see diagnose.trials.turn
 
     def write(self, path: Path) -> None:
         """Write the order where the process reads it."""
@@ -335,11 +337,11 @@ class PeakMemory:
 
     def __init__(self, *, of_process: bool = True) -> None:
         self._of_process = of_process
-        self._before = cuda.memory_allocated() if (cuda := _used_cuda()) is not None else 0
+        self._before = cuda.memory_allocated() if (cuda := used_cuda()) is not None else 0
 
     def start(self) -> None:
         """Forget the peak so far."""
-        if (cuda := _used_cuda()) is not None:
+        if (cuda := used_cuda()) is not None:
             cuda.reset_peak_memory_stats()
         elif self._of_process:
             with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak is that of the whole life
@@ -347,7 +349,7 @@ class PeakMemory:
 
     def read(self) -> int | None:
         """Return the peak in bytes, None where the system does not show it."""
-        if (cuda := _used_cuda()) is not None:
+        if (cuda := used_cuda()) is not None:
             return int(cuda.max_memory_allocated()) - self._before
         lines: list[str] = []
         with contextlib.suppress(OSError):
@@ -355,7 +357,7 @@ class PeakMemory:
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
-def _used_cuda() -> Any:  # a module
+def used_cuda() -> Any:  # a module
     """Return torch's module of CUDA, None if no device is in use."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
@@ -385,22 +387,20 @@ class StepTimer:
     """
 
     def __init__(self, warm_up: int, timed: int, *, alone: bool, timing_begins: Callable[[], None]) -> None:
+        self._warm_up, self._timed, self._alone = warm_up, timed, alone
+        self._timing_begins = timing_begins
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again: what ends a step has changed."""
         self.done = False
         self.converged = True
         self.num_steps = 0
         self._host: list[int] = []
         self._marks: list[Any] = []
-        self._warm_up, self._timed, self._alone = warm_up, timed, alone
-        self._timing_begins = timing_begins
         self._last = time.perf_counter_ns()
         self._plan = self._script()
         next(self._plan)
-
-    def restart(self) -> None:
-        """Begin again: what ends a step has changed."""
-        self.__init__(  # type: ignore[misc]  # the same timer, from its start
-            self._warm_up, self._timed, alone=self._alone, timing_begins=self._timing_begins
-        )
 
     def boundary(self) -> None:
         """End a step."""
@@ -423,6 +423,12 @@ class StepTimer:
         return tuple(before.elapsed_time(after) * 1e6 for before, after in pairs)
 
     def _script(self) -> Generator[None, int, None]:
+        yield from self._settle()
+        self._timing_begins()
+        yield from self._time()
+
+    def _settle(self) -> Generator[None, int, list[int]]:
+        """Warm up; return the steps that took."""
         times: list[int] = []
         graphs, quiet, ready = compiled_graphs(), 0, False
         # A script that has not settled after four times the wanted warm-up is timed as it is.
@@ -432,13 +438,15 @@ class StepTimer:
             converged = quiet >= 3 and converged_since(times[-max(len(times) // 2, 8) :]) is not None
             ready = self._alone and len(times) >= self._warm_up and converged
         self.converged = ready or not self._alone
-        self._timing_begins()
+        return times
+
+    def _time(self) -> Generator[None, int, None]:
         self._mark()
         for _ in range(self._timed):
             self._host.append((yield))
             self._mark()
 
     def _mark(self) -> None:
-        if (cuda := _used_cuda()) is not None:
+        if (cuda := used_cuda()) is not None:
             self._marks.append(cuda.Event(enable_timing=True))
             self._marks[-1].record()

@@ -1,0 +1,147 @@
+"""Lets forms of a script take turns: rounds of one block each in random order, until what is asked is certain.
+
+What a form is stays with its caller: the scheduler asks it for blocks of steps, and for new processes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple, Protocol
+
+from diagnose.errors import CaptureError
+from diagnose.trials.turn_statistics import MIN_INSTANCES, Estimate, Round, beats, estimate
+
+__all__ = ["Form", "Look", "TurnPlan", "TurnResult", "take_turns"]
+
+
+class Form(Protocol):
+    """One form of the script: a process that is alive and waits."""
+
+    def block(self, seconds: float) -> Sequence[float]:
+        """Run for about some seconds, alone on the machine; return its steps in nanoseconds.
+
+        Raises:
+            CaptureError: it has ended; the sentence says why.
+        """
+
+
+@dataclass(frozen=True)
+class TurnPlan:
+    """How long is measured, and how."""
+
+    seconds: float = 45.0  # of rounds; starting processes is not counted
+    block_s: float = 0.15  # long against a switch of processes, short against the spells of a machine
+    instances: int = 2  # processes of each form, one after the other
+    rounds_per_look: int = 4
+    until_certain: bool = True  # else until the time is over, with every form to the end
+    seed: int = 0  # of the order
+
+
+class Look(NamedTuple):
+    """What was known at a time."""
+
+    seconds: float  # of rounds
+    estimates: Mapping[int, Estimate]  # by number of the form
+
+
+@dataclass
+class TurnResult:
+    """What was measured."""
+
+    rounds: list[Round] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    dropped: dict[int, float] = field(default_factory=dict)  # form -> after how many seconds nothing more was to gain
+    failed: dict[int, str] = field(default_factory=dict)  # form -> why it ended
+    seconds: float = 0.0  # of rounds
+    num_instances: int = 0
+    disturbed: bool = False  # the unchanged forms differ for certain: nothing here can be relied on
+
+    @property
+    def estimates(self) -> Mapping[int, Estimate]:
+        """Return what is known now; of a form that was dropped, what was known of it and of all rounds since."""
+        return self.looks[-1].estimates if self.looks else {}
+
+
+def take_turns(
+    forms: Sequence[Form],
+    unchanged: Sequence[int],
+    plan: TurnPlan,
+    renew: Callable[[Sequence[int]], Mapping[int, str]],
+    clock: Callable[[], float] = time.monotonic,
+) -> TurnResult:
+    """Measure forms against the unchanged ones until every candidate is certain, or the time is over.
+
+    A candidate is certain once it is faster, slower, or within 2 %. One that is certain and not faster, or slower than
+    another candidate for certain, is dropped, and the rest gets its time.
+
+    Args:
+        forms: All of them.
+        unchanged: Which of them are the script as it is, at least one; from two on the others control the first.
+        plan: How long, and how.
+        renew: Starts new processes of some forms in place of those that are there; called before the first round too.
+            Returns why, of those where that failed.
+        clock: Seconds.
+    """
+    order, found = random.Random(plan.seed), TurnResult()
+    running, renewed_at = list(range(len(forms))), 0.0
+    while found.seconds < plan.seconds and any(number in running for number in unchanged):
+        if found.seconds >= renewed_at:
+            found.failed |= renew(running)
+            found.num_instances += 1
+            renewed_at = plan.seconds * found.num_instances / plan.instances
+            running = [number for number in running if number not in found.failed]
+            continue
+        began = clock()
+        _round(forms, running, plan.block_s, order, found)
+        found.seconds += max(clock() - began, 1e-9)
+        running = [number for number in running if number not in found.failed]
+        if len(found.rounds) % plan.rounds_per_look:
+            continue
+        _look(found, len(forms), unchanged, plan.instances)
+        if plan.until_certain:
+            if _is_over(found, running, unchanged):
+                break
+            if found.num_instances < MIN_INSTANCES and _seems_over(found, running, unchanged):
+                renewed_at = found.seconds
+    _look(found, len(forms), unchanged, plan.instances)
+    found.disturbed = any(found.estimates[number].verdict in ("better", "worse") for number in unchanged)
+    return found
+
+
+def _round(
+    forms: Sequence[Form], running: Sequence[int], block_s: float, order: random.Random, found: TurnResult
+) -> None:
+    step_ns: dict[int, float] = {}
+    for number in order.sample(running, len(running)):
+        try:
+            step_ns[number] = fmean(forms[number].block(block_s))
+        except CaptureError as error:
+            found.failed[number] = str(error)
+    found.rounds.append(Round(found.num_instances - 1, step_ns))
+
+
+def _look(found: TurnResult, num_forms: int, unchanged: Sequence[int], num_planned: int) -> None:
+    estimates = {number: estimate(found.rounds, number, unchanged, num_planned) for number in range(num_forms)}
+    found.looks.append(Look(found.seconds, estimates))
+
+
+def _is_over(found: TurnResult, running: list[int], unchanged: Sequence[int]) -> bool:
+    """Drop the candidates that cannot be the answer; return whether no other one is open."""
+    estimates = found.estimates
+    candidates = [number for number in running if number not in unchanged]
+    for number in candidates:
+        own = estimates[number]
+        beaten = any(beats(estimates[other], own) for other in candidates)
+        if own.verdict in ("worse", "even") or beaten:
+            running.remove(number)
+            found.dropped[number] = found.seconds
+    return all(estimates[number].verdict == "better" for number in running if number not in unchanged)
+
+
+def _seems_over(found: TurnResult, running: Sequence[int], unchanged: Sequence[int]) -> bool:
+    """Return whether further processes are all that is missing."""
+    return all(found.estimates[number].impression != "open" for number in running if number not in unchanged)
