@@ -6,7 +6,9 @@ What it does
 
 What to watch
     Shapes must not change from step to step. The optimizer's `step` and `zero_grad` and loading stay outside of the
-    graphs, and so do intervals of a few launches between two waits for the device.
+    graphs, and so do intervals of a few launches between two waits for the device. Gradients must be freed before the
+    next forward, as `zero_grad` does: those of one replay are overwritten by the next, and torch raises where they
+    are added to.
 """
 
 from __future__ import annotations

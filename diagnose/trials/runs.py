@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 
 import diagnose
 from diagnose.capture.process.process import kill_marked
-from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
+from diagnose.capture.process.script import runs_main
 from diagnose.changes import any_compiles
 from diagnose.errors import CaptureError, InputError, OriginalsChangedError, UsageError
 from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
@@ -34,7 +34,7 @@ from diagnose.trials.workplace import ROOT, Workplace, name_originals
 
 __all__ = ["Command", "Runner", "in_the_copy", "read_result", "record", "recorded_command"]
 
-BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.trials.child import main; main()"
+BOOTSTRAP = runs_main("diagnose.trials.child")
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
 INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}  # of an isolated run
 MAX_RECORDING_S = 600.0

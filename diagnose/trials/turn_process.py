@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import diagnose
 from diagnose.capture.process.process import kill_marked
-from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
+from diagnose.capture.process.script import runs_main
 from diagnose.errors import CaptureError
 from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.guard import descendants
@@ -29,7 +29,7 @@ from diagnose.trials.turn import MAX_MESSAGE_BYTES
 
 __all__ = ["TurnProcess", "start_all"]
 
-BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.trials.child import main; main()"
+BOOTSTRAP = runs_main("diagnose.trials.child")
 POLL_S = 0.5  # a process that was killed leaves the socket open in its workers: so often it is looked for
 BLOCKS_PER_SEARCH = 20  # for processes outside of the group, which takes some milliseconds
 END_S = 20.0  # to write what was measured, before it is killed

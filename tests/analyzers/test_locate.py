@@ -9,6 +9,8 @@ from diagnose.analyzers.common.locate import enclosing_operators, locate_one, sa
 from diagnose.model.intervals import span
 from diagnose.model.locations import is_own_file, is_user_file
 from diagnose.pipeline.find import build_tables
+from tests.analyzers.flow_tables import tables
+from tests.dataflow.table import Table
 
 
 @pytest.mark.parametrize(
@@ -294,3 +296,14 @@ def test_lines_that_differ_during_a_call_are_no_line_of_it(trained):
         r.sample(time, ("model.py", line, "forward"))
     capture = r.capture(trained(frames=True))
     assert locate_one(build_tables(capture, capture.trace), 0, 150_000).line == 20
+
+
+def test_the_data_flow_has_the_line_of_each_operator(recording):
+    flow = Table()
+    for flow.step in range(2):
+        flow.read_on_host(flow.op("mul", flow.op("exp", flow.value(4), line=3), line=8, phase="backward"), line=9)
+    t = tables(recording, flow)
+    for row, line in ((0, 3), (1, 8), (2, 9)):
+        event = int(t.flow.rows[row][0])
+        place = locate_one(t, t.main, int(t.trace.events.start[event]) + 1)
+        assert (place.file, place.line, place.function) == ("train.py", line, "step")

@@ -145,6 +145,6 @@ def test_on_a_gpu_the_host_s_lead_does_not_shorten_a_step():
         for _ in range(4):
             a @ a
         clock.mark(number)
-    clock.finish(0.0)
+    clock.finish(60.0)
     assert sorted(clock.step_ns) == [1, 2, 3, 4, 5]
     assert min(clock.step_ns.values()) > 2_000_000  # four products of 1.1e12 operations at under 1e15 a second

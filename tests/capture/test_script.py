@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
+from diagnose.capture.process.script import NO_FOLDER_IN_FRONT, runs_main
 
 AS_WE_START_IT = f"""
 {NO_FOLDER_IN_FRONT}
@@ -31,3 +31,11 @@ def test_every_folder_of_pythonpath_is_there_in_its_place(tmp_path, plainly, how
     ours = path_of("-c", AS_WE_START_IT, how)
     assert ours == path_of(*plainly)
     assert f"'{first}', '{second}'" in ours
+
+
+def test_a_checkout_that_is_not_installed_starts_its_scripts_too(tmp_path):
+    code = runs_main("diagnose.trials.guard").replace("main()", "print(main.__module__)")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("diagnose.trials.guard\n", "")

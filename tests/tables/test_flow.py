@@ -44,3 +44,13 @@ def test_where_a_line_runs_more_often_in_each_step_all_that_is_between_the_other
     assert [len(each) for each in rows[5:10]] == [2, 3, 2, 2, 2]
     last = [each[-1] for each in rows[5:10]]
     assert (min(last), max(last)) == (last[0], last[-1])
+
+
+def test_an_implementation_that_autograd_calls_itself_is_the_operator(recording):
+    t = Table()
+    for t.step in range(2):
+        t.read_on_host(t.op("index_put", t.value(4), line=7, phase="backward"))
+    extra = ("aten::_index_put_impl_",)
+    found = flow_of(tables(recording, t, without="aten::index_put", extra=extra))
+    assert [len(rows) for rows in found.rows] == [2, 2, 2, 2]
+    assert {found.lines[row].line for row in found.rows[0]} == {7}

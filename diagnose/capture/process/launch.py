@@ -29,7 +29,7 @@ from typing import NoReturn
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import RUN_VARIABLE, STDERR, new_mark
 from diagnose.capture.process.rank_processes import StoreLink
-from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
+from diagnose.capture.process.script import runs_main
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
@@ -121,7 +121,7 @@ def _die_with_parent(parent: int) -> None:
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.launch import main; main()"
+BOOTSTRAP = runs_main("diagnose.capture.process.launch")
 
 
 @dataclass(frozen=True, slots=True)

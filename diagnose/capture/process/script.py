@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeAlias
 
+import diagnose
 from diagnose.capture.process.process import Killed, StopSignals
 from diagnose.errors import UsageError
 from diagnose.model.files import printable
@@ -28,6 +29,17 @@ INTERRUPTED = BY_SIGNAL + signal.SIGINT
 # our own imports must not see. A file that is no archive holds the place, where run_script puts the script's folder.
 NO_FOLDER_IN_FRONT = "import sys; sys.path[0] = sys.path[0] or sys.executable"
 _OWN_FOLDER = str(Path(__file__).parent)
+
+
+def runs_main(module: str) -> str:
+    """Return what ``python -c`` runs to call main() of a module of ours.
+
+    Where this process found us in its working folder, as ``python -m diagnose`` does in a checkout, the new one would
+    not: the folder is put last then.
+    """
+    root = str(Path(diagnose.__file__).parents[1])
+    find = f"import importlib.util as u; u.find_spec('diagnose') or sys.path.append({root!r}); del u"
+    return f"{NO_FOLDER_IN_FRONT}; {find}; from {module} import main; main()"
 
 
 class StopScript(BaseException):  # not an error: everything was captured
