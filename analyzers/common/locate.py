@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
+from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, contains, distinct
 from diagnose.model.locations import FRAME, INSTALLED, is_own_file, is_user_file
@@ -94,10 +95,10 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
     for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)
         for i, (work, frames) in zip(mine.tolist(), _open(t, one, time[mine]), strict=True):
-            calls = _calls(t, work)
-            alike = calls[0] if calls else None, tuple(_names(t, work)), tuple(_frames(t, work, frames))
+            calls, line = _calls(t, work), _line_of_flow(t, work)
+            alike = calls[0] if calls else None, tuple(_names(t, work)), tuple(_frames(t, work, frames)), line
             if alike not in known:  # all steps pass the same places
-                known[alike] = _place(t, work, frames)
+                known[alike] = _place(t, work, frames, line)
             found[i] = known[alike]
     return found
 
@@ -110,10 +111,14 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
     return list(zip(rows, stacks, strict=True))
 
 
-def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
+def _line_of_flow(t: Tables, work: list[int]) -> Frame | None:
+    """Return the line that the data flow has of the innermost open operator that it knows."""
+    return next((t.flow.lines[row] for row in reversed(work) if row in t.flow.lines), None) if t.flow else None
+
+
+def _place(t: Tables, work: list[int], frames: list[int], line: Frame | None) -> Where:
     """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
     found = _traced_place(t, work, frames)
-    line = next((t.flow.lines[row] for row in reversed(work) if row in t.flow.lines), None) if t.flow else None
     if line is None:
         return found
     code = source_line(t, line.file, line.line)
