@@ -36,7 +36,7 @@ from diagnose.trials.measuring import (
     error_text,
     seed_everything,
 )
-from diagnose.trials.turn import TurnTimer, Turns
+from diagnose.trials.turn import Turns, TurnTimer
 
 __all__ = ["edited", "main", "why_nothing"]
 

@@ -115,7 +115,9 @@ def _of_form(number: int, form: ScriptForm, found: TurnResult, unchanged: Sequen
         "ratio": round(estimate.ratio, 4),
         "interval": _rounded(estimate.low, estimate.high),
         "interval_99": _rounded(estimate.surely_low, estimate.surely_high),
-        "half_width": {after: _half_width(found, number, after) for after in SHOWN_AFTER_S if after < found.seconds + 1},
+        "half_width": {
+            after: _half_width(found, number, after) for after in SHOWN_AFTER_S if after < found.seconds + 1
+        },
         "first_certain_s": None if certain is None else round(certain, 1),
         "dropped_s": found.dropped.get(number),
         "rounds": estimate.num_rounds,
@@ -144,10 +146,14 @@ def _half_width(found: TurnResult, number: int, after_s: float) -> float | None:
 
 def _mean_ratio(rounds: Sequence[Round], number: int, unchanged: Sequence[int]) -> float | None:
     """Return the ratio of plain means over all rounds, in which every stall and every rare step counts."""
-    both = [each.step_ns for each in rounds if number in each.step_ns and all(other in each.step_ns for other in unchanged)]
+    both = [
+        each.step_ns for each in rounds if number in each.step_ns and all(other in each.step_ns for other in unchanged)
+    ]
     if not both:
         return None
-    return round(fmean(fmean(each[other] for other in unchanged) for each in both) / fmean(each[number] for each in both), 4)
+    return round(
+        fmean(fmean(each[other] for other in unchanged) for each in both) / fmean(each[number] for each in both), 4
+    )
 
 
 def _whole_block_ms(form: ScriptForm) -> float | None:
@@ -157,7 +163,9 @@ def _whole_block_ms(form: ScriptForm) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("script")
     parser.add_argument("--forms", default=f"{UNCHANGED};{UNCHANGED}", help="separated by semicolons")
     parser.add_argument("--form-argument", action="append", default=[], help="one more form: the script with this")
