@@ -1,6 +1,6 @@
-"""Lets forms of a script take turns in the current folder, and prints what was measured as JSON.
+r"""Lets forms of a script take turns in the current folder, and prints what was measured as JSON.
 
-    python evaluation/gpu/turns.py fixtures/loop_optimizer.py --steps 1000000 \\
+    python evaluation/gpu/turns.py fixtures/loop_optimizer.py --steps 1000000 \
         --forms 'unchanged;unchanged;fused-optimizer;args:--fixed' --seconds 60
 
 A form is "unchanged" (two of them control each other), ids of changes joined by "+", or "args:" and arguments that the
@@ -146,14 +146,11 @@ def _half_width(found: TurnResult, number: int, after_s: float) -> float | None:
 
 def _mean_ratio(rounds: Sequence[Round], number: int, unchanged: Sequence[int]) -> float | None:
     """Return the ratio of plain means over all rounds, in which every stall and every rare step counts."""
-    both = [
-        each.step_ns for each in rounds if number in each.step_ns and all(other in each.step_ns for other in unchanged)
-    ]
+    both = [each.step_ns for each in rounds if {number, *unchanged} <= each.step_ns.keys()]
     if not both:
         return None
-    return round(
-        fmean(fmean(each[other] for other in unchanged) for each in both) / fmean(each[number] for each in both), 4
-    )
+    before = fmean(each[other] for each in both for other in unchanged)
+    return round(before / fmean(each[number] for each in both), 4)
 
 
 def _whole_block_ms(form: ScriptForm) -> float | None:
@@ -163,9 +160,8 @@ def _whole_block_ms(form: ScriptForm) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=shown)
     parser.add_argument("script")
     parser.add_argument("--forms", default=f"{UNCHANGED};{UNCHANGED}", help="separated by semicolons")
     parser.add_argument("--form-argument", action="append", default=[], help="one more form: the script with this")
