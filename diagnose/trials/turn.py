@@ -66,6 +66,8 @@ class Turns:
         """End the conversation, also for workers, which have inherited the socket."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
+        self._socket.close()
 
     def _send(self, message: object) -> None:
         with contextlib.suppress(OSError):  # the parent has ended: the next wait returns at once
