@@ -134,8 +134,8 @@ def _of_form(number: int, form: ScriptForm, found: TurnResult, unchanged: Sequen
     }
 
 
-def _rounded(*values: float, digits: int = 4) -> list[float]:
-    return [round(value, digits) if value < inf else value for value in values]
+def _rounded(*values: float, digits: int = 4) -> list[float | None]:
+    return [round(value, digits) if value < inf else None for value in values]
 
 
 def _half_width(found: TurnResult, number: int, after_s: float) -> float | None:

@@ -67,7 +67,8 @@ def test_one_works_at_a_time_with_all_it_has_started(started):
         began = time.monotonic_ns()
         steps = processes[number].block(0.05)
         windows[number].append((began, time.monotonic_ns()))
-        assert steps and all(ns > 2e6 for ns in steps)
+        assert steps
+        assert all(ns > 2e6 for ns in steps)
     time.sleep(0.1)  # in which they would go on
     for number, own in windows.items():
         for what in ("steps", "worker"):
@@ -83,7 +84,7 @@ def test_at_the_end_a_form_returns_what_every_trial_records(started):
     assert not result.failure
     assert len(result.step_ns) == num
     assert len(result.losses) > num  # with those of the warm-up and of dropped steps
-    assert processes[0].num_steps and sum(processes[0].num_steps) == num
+    assert sum(processes[0].num_steps) == num
 
 
 def test_a_script_that_ends_or_never_begins_says_so_and_the_other_goes_on(started):
@@ -91,8 +92,7 @@ def test_a_script_that_ends_or_never_begins_says_so_and_the_other_goes_on(starte
     assert failed.keys() == {2}
     assert "ended after" in failed[2]
     with pytest.raises(CaptureError, match="It ended before the measurement was over"):
-        for _ in range(50):
-            processes[1].block(0.05)
+        _ = [processes[1].block(0.05) for _ in range(50)]
     assert processes[0].block(0.05)
 
 
