@@ -21,7 +21,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Generator
-from math import ceil
+from math import ceil, inf
 from statistics import median
 
 from diagnose.trials.measuring import StepTimer, used_cuda
@@ -32,6 +32,7 @@ MAX_MESSAGE_BYTES = 8 << 20  # of one answer: a block of some tenths of a second
 # The first steps of a block differ from the script's: caches hold what another process worked on, clocks and workers
 # wake up, and the host has no lead over the device yet.
 DROPPED_NS = 10e6
+FIRST_STEPS = 4  # that show how many steps a first block has
 MAX_OVERTIME = 3.0  # of a block, before it ends with fewer steps than planned: the steps have become longer
 
 
@@ -65,6 +66,8 @@ class Turns:
         """End the conversation, also for workers, which have inherited the socket."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
+        self._socket.close()
 
     def _send(self, message: object) -> None:
         with contextlib.suppress(OSError):  # the parent has ended: the next wait returns at once
@@ -89,20 +92,22 @@ class TurnTimer(StepTimer):
 
     def _script(self) -> Generator[None, int, None]:
         self._done: list[float] = []
-        times = yield from self._settle()
-        usual_ns = float(median(times[-8:] or [1]))
-        _drain()
+        yield from self._settle()
+        usual_ns = median((yield from self._steps(1, FIRST_STEPS, inf)))  # on a GPU the warm-up timed the host alone
         self._timing_begins()
         self._turns.ready()
         while (seconds := self._turns.wait()) is not None:
-            steps = yield from self._block(usual_ns, seconds)
+            dropped, num = block_plan(usual_ns, seconds)
+            began = time.perf_counter_ns()
+            steps = yield from self._steps(dropped, num, MAX_OVERTIME * seconds * 1e9)
+            self._turns.answer(steps, dropped, time.perf_counter_ns() - began)
             usual_ns = median(steps)
             self._done += steps
 
-    def _block(self, usual_ns: float, seconds: float) -> Generator[None, int, list[float]]:
-        dropped, num = block_plan(usual_ns, seconds)
+    def _steps(self, dropped: int, num: int, limit_ns: float) -> Generator[None, int, list[float]]:
+        """Drop some steps and time others; return these once the device has no work."""
         self._host, self._marks = [], []
-        began = self._last = time.perf_counter_ns()
+        self._last = time.perf_counter_ns()
         for _ in range(dropped):
             yield
         timed_from = time.perf_counter_ns()
@@ -110,20 +115,13 @@ class TurnTimer(StepTimer):
         for _ in range(num):
             self._host.append((yield))
             self._mark()
-            if self._last - timed_from > MAX_OVERTIME * seconds * 1e9:
+            if self._last - timed_from > limit_ns:
                 break
-        _drain()
-        wall_ns = time.perf_counter_ns() - began
-        steps = list(super().step_ns())
-        self._turns.answer(steps, dropped, wall_ns)
-        return steps
+        if (cuda := used_cuda()) is not None:
+            cuda.synchronize()
+        return list(super().step_ns())
 
 
 def block_plan(usual_ns: float, seconds: float) -> tuple[int, int]:
     """Return how many steps of a block are dropped, and how many are timed: at least one of each."""
     return max(1, ceil(DROPPED_NS / usual_ns)), max(1, round(seconds * 1e9 / usual_ns))
-
-
-def _drain() -> None:
-    if (cuda := used_cuda()) is not None:
-        cuda.synchronize()

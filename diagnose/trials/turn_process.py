@@ -160,7 +160,8 @@ class TurnProcess:
 
     def _peer(self) -> int:
         """Return who has connected, which the kernel knows: what gets signals is never what a script says."""
-        assert self._socket is not None and self._guard is not None, "it was waited for"
+        assert self._socket is not None, "it has connected"
+        assert self._guard is not None, "it was started"
         size = struct.calcsize("3i")
         pid: int = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0]
         if pid not in descendants(self._guard.pid) or os.getpgid(pid) != pid:

@@ -12,8 +12,8 @@ logarithmic ratios. Two things remain. Each has a bound, and the interval is the
   chose). Each form therefore runs as several processes, one after the other. The bound is Student's, for the residuals
   of an analysis of variance with an effect of each group of processes and of each form, where all unchanged forms are
   one: two or more of them show at once how far equal processes differ. What is known from other machines counts as
-  `PRIOR_FREEDOM` further degrees of freedom unless the residuals contradict it: two instances alone show very little.
-  Nothing is certain before each form has run as two.
+  `PRIOR_FREEDOM` further degrees of freedom unless the residuals show more: two instances alone can by chance show next
+  to nothing. Nothing is certain before each form has run as two.
 
 What comes in fewer than a fifth of the blocks (an evaluation every thousand steps) is trimmed away with the stalls.
 """
@@ -43,7 +43,6 @@ BEST_AT = 50  # rounds at which the confidence sequence is narrowest; it is 3 % 
 # processes on two CPU cores differed by 1 to 5 % (shared/prototypes); not yet calibrated on a GPU.
 PRIOR_SPREAD = 0.007
 PRIOR_FREEDOM = 3
-CONTRADICTED = 2.0  # times the variance that was expected: the residuals count alone
 MIN_INSTANCES = 2  # of both sides: one pair of processes can differ by more than any gain
 
 
@@ -201,7 +200,7 @@ def _fit(cells: Sequence[_Cell], form: int, unchanged: Sequence[int]) -> tuple[f
     effects = inverse @ columns.T @ middles
     residual = middles - columns @ effects
     freedom, squares = max(0, len(cells) - int(np.linalg.matrix_rank(columns))), float(residual @ residual)
-    if not freedom or squares <= CONTRADICTED * freedom * PRIOR_SPREAD**2:
+    if not freedom or squares <= freedom * PRIOR_SPREAD**2:
         freedom, squares = freedom + PRIOR_FREEDOM, squares + PRIOR_FREEDOM * PRIOR_SPREAD**2
     at = len(instances) + groups.index(form)
     return float(effects[at]), float(inverse[at, at]), sqrt(squares / freedom), freedom

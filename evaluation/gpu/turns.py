@@ -1,6 +1,6 @@
-"""Lets forms of a script take turns in the current folder, and prints what was measured as JSON.
+r"""Lets forms of a script take turns in the current folder, and prints what was measured as JSON.
 
-    python evaluation/gpu/turns.py fixtures/loop_optimizer.py --steps 1000000 \\
+    python evaluation/gpu/turns.py fixtures/loop_optimizer.py --steps 1000000 \
         --forms 'unchanged;unchanged;fused-optimizer;args:--fixed' --seconds 60
 
 A form is "unchanged" (two of them control each other), ids of changes joined by "+", or "args:" and arguments that the
@@ -115,7 +115,9 @@ def _of_form(number: int, form: ScriptForm, found: TurnResult, unchanged: Sequen
         "ratio": round(estimate.ratio, 4),
         "interval": _rounded(estimate.low, estimate.high),
         "interval_99": _rounded(estimate.surely_low, estimate.surely_high),
-        "half_width": {after: _half_width(found, number, after) for after in SHOWN_AFTER_S if after < found.seconds + 1},
+        "half_width": {
+            after: _half_width(found, number, after) for after in SHOWN_AFTER_S if after < found.seconds + 1
+        },
         "first_certain_s": None if certain is None else round(certain, 1),
         "dropped_s": found.dropped.get(number),
         "rounds": estimate.num_rounds,
@@ -132,8 +134,8 @@ def _of_form(number: int, form: ScriptForm, found: TurnResult, unchanged: Sequen
     }
 
 
-def _rounded(*values: float, digits: int = 4) -> list[float]:
-    return [round(value, digits) if value < inf else value for value in values]
+def _rounded(*values: float, digits: int = 4) -> list[float | None]:
+    return [round(value, digits) if value < inf else None for value in values]
 
 
 def _half_width(found: TurnResult, number: int, after_s: float) -> float | None:
@@ -144,10 +146,11 @@ def _half_width(found: TurnResult, number: int, after_s: float) -> float | None:
 
 def _mean_ratio(rounds: Sequence[Round], number: int, unchanged: Sequence[int]) -> float | None:
     """Return the ratio of plain means over all rounds, in which every stall and every rare step counts."""
-    both = [each.step_ns for each in rounds if number in each.step_ns and all(other in each.step_ns for other in unchanged)]
+    both = [each.step_ns for each in rounds if {number, *unchanged} <= each.step_ns.keys()]
     if not both:
         return None
-    return round(fmean(fmean(each[other] for other in unchanged) for each in both) / fmean(each[number] for each in both), 4)
+    before = fmean(each[other] for each in both for other in unchanged)
+    return round(before / fmean(each[number] for each in both), 4)
 
 
 def _whole_block_ms(form: ScriptForm) -> float | None:
@@ -157,7 +160,8 @@ def _whole_block_ms(form: ScriptForm) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=shown)
     parser.add_argument("script")
     parser.add_argument("--forms", default=f"{UNCHANGED};{UNCHANGED}", help="separated by semicolons")
     parser.add_argument("--form-argument", action="append", default=[], help="one more form: the script with this")
