@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.analyzers.common.locate import enclosing_operators, locate_one, sampled_lines
+from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.intervals import span
 from diagnose.model.locations import is_own_file, is_user_file
 from diagnose.pipeline.find import build_tables
@@ -307,3 +307,14 @@ def test_the_data_flow_has_the_line_of_each_operator(recording):
         event = int(t.flow.rows[row][0])
         place = locate_one(t, t.main, int(t.trace.events.start[event]) + 1)
         assert (place.file, place.line, place.function) == ("train.py", line, "step")
+
+
+def test_a_call_that_the_data_flow_does_not_know_hides_no_line(recording):
+    flow = Table()
+    for flow.step in range(2):
+        flow.read_on_host(flow.op("exp", flow.value(4), line=3))
+    t = tables(recording, flow)
+    first, second = t.flow.rows[0].tolist()  # as where the recording began within the first step
+    vars(t)["flow"] = t.flow._replace(lines={second: t.flow.lines[second]})
+    places = locate(t, np.full(2, t.main), t.trace.events.start[[first, second]] + 1)
+    assert [place.line for place in places] == [None, 3]
