@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from diagnose.answer.cards import trial_of, verdict
 from diagnose.answer.screen import answer, finding_rows, shown_rank
 from diagnose.model.charts import Gap, Picture
-from diagnose.model.diagnosis import Diagnosis, Prescription
+from diagnose.model.diagnosis import Diagnosis, Forecast, Prescription
 from diagnose.model.limits import HOW_TRIED
 from diagnose.model.rules import Legend
 from diagnose.reports import code_tables, saving_words
@@ -59,7 +59,7 @@ from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import clean, middle, whole_line
 
-__all__ = ["environment", "render", "render_page", "texts_of_script"]
+__all__ = ["Basis", "environment", "render", "render_forecasts", "render_page", "texts_of_script"]
 
 # The frame of every page: one file that needs nothing else, with its styles, its scripts and their hashes.
 #
@@ -389,3 +389,56 @@ def _reading(value: object) -> str:
         more = " " + tr("and {num} more", num=len(value) - 8) if len(value) > 8 else ""
         return ", ".join(map(_reading, value[:8])) + more
     return tr("not known") if value is None else str(value)
+
+
+# The answer of ``what-if`` as a page.
+
+REPLAYED = "predicted by a replay of the recorded steps, not measured"
+BOUNDED = "bounded by what the cause takes of the run, not measured"
+NOT_REPLAYED = "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
+
+
+class Basis(NamedTuple):
+    """What a prediction rests on."""
+
+    error: float | None  # how far the replay misses the measured step; None where nothing was replayed
+    is_doubtful: bool = False  # by too much to rely on it
+    assumptions: tuple[str, ...] = ()  # what ranges rest on, one English sentence each
+    memory: tuple[str, ...] = ()  # the peak, and what to compute again for a smaller one, in English
+
+
+def render_forecasts(
+    source: str, forecasts: Sequence[Forecast], path: Sequence[tuple[str, float]], basis: Basis
+) -> str:
+    """Return the page; the first forecast is the step as measured. Where nothing was replayed there is no ``path``."""
+    error, is_doubtful, assumptions, memory = basis
+    now, then = forecasts[0].step_ns, forecasts[-1].step_ns
+    said_of_error = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
+    if is_doubtful:
+        said_of_error = said_of_error.removesuffix(".") + ": too much to rely on this."
+    doubt = tr(said_of_error, error=words.percent(abs(error))) if error is not None else tr(NOT_REPLAYED)
+    return render_page(
+        "forecasts.html",
+        scripts=["report.js"],
+        data={},
+        legends={},
+        drawn=True,
+        source=source,
+        pill=tr("Prediction"),
+        tone="warn" if is_doubtful else "info",
+        headline=_forecast_headline(now, then, len(forecasts) - 1),
+        forecasts=forecasts,
+        longest=max(f.high_ns for f in forecasts),
+        path=path,
+        memory=list(map(translated, memory)),
+        path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
+        is_doubtful=is_doubtful,
+        basis=tr(BOUNDED if error is None else REPLAYED),
+        doubt=" ".join([*map(translated, assumptions), doubt]),
+    )
+
+
+def _forecast_headline(now: float, then: float, num: int) -> str:
+    if not num or then <= 0:
+        return tr("The step takes {time}", time=words.duration(now))
+    return f"{words.duration(now)} → {words.duration(then)}, {tr('{factor} × as fast', factor=f'{now / then:.2f}')}"

@@ -21,8 +21,8 @@ from diagnose.kernels._atomic_write import PRIVATE, NewFile, move_new
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = [
-    "DISK_ERRORS", "SPACE", "NewFile", "Reservation", "cannot_write", "check_distinct", "check_file", "is_stream",
-    "move_new", "open_private", "printable", "reason", "replace_private", "write_bytes", "write_file",
+    "DISK_ERRORS", "SPACE", "NewFile", "Reservation", "cannot_write", "check_distinct", "check_file", "check_folder",
+    "is_stream", "move_new", "open_private", "printable", "reason", "replace_private", "write_bytes", "write_file",
 ]  # fmt: skip
 
 
@@ -246,6 +246,18 @@ def open_private(path: Path) -> IO[bytes]:
         OSError: it cannot be made, or is there.
     """
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb")
+
+
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Make sure that nothing in a folder is lost or mixed with another's; it need not exist.
+
+    Raises:
+        OutputError: it holds something and ``force`` is off, or it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{printable(folder)} is a file; name a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
 
 
 def is_stream(path: Path) -> bool:
