@@ -21,6 +21,7 @@ from diagnose.model.files import cannot_write
 from diagnose.model.words import english
 from diagnose.reports.charts import GOOD, LINE, MEMORY_COLOURS, WARN, colour_of, trial_name
 from diagnose.reports.rule_labels import FAMILY_COLOURS, PARTS
+from diagnose.text.numbers import percent
 from diagnose.text.plain_text import middle
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def step(d: Diagnosis) -> Figure | None:
     bars = []
     for name, share in a.parts:
         colour = _COLOUR_OF_PART.get(name) or next(colours)
-        text = f"{name} {share:.1%}"
+        text = f"{name} {percent(share)}"
         part = {"name": name, "text": text, "orientation": "h", "marker_color": colour}
         bars.append(go.Bar(x=[share * a.now_ns / 1e6], y=rows[:1], hoverinfo="text", **part))
     if a.after is not None:
@@ -193,7 +194,7 @@ def kernels(d: Diagnosis) -> Figure | None:
     for i, family in enumerate(families):
         mine = [each for each in known if each.family == family]
         x, names = [each.time_ns / 1e6 for each in mine], [middle(each.name, MAX_NAME) for each in mine]
-        calls = [f"{each.calls_per_step:g} calls, {each.share:.1%} of the device's time" for each in mine]
+        calls = [f"{each.calls_per_step:g} calls, {percent(each.share)} of the device's time" for each in mine]
         colour = MEMORY_COLOURS[i % len(MEMORY_COLOURS)]
         bars.append(go.Bar(x=x, y=names, orientation="h", name=family, marker_color=colour, hovertext=calls))
     order = [middle(each.name, MAX_NAME) for each in known]
