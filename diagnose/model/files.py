@@ -161,10 +161,14 @@ REMEDIES = {
 }
 
 
+_OWN_PAGE = b'<meta name="generator" content="diagnose">'
+
+
 def check_file(path: Path, *, force: bool) -> None:
     """Make sure that ``path`` can be written, without writing it.
 
-    A symbolic link counts as a file that exists; ``force`` replaces the link and leaves alone what it leads to.
+    A symbolic link counts as a file that exists; ``force`` replaces the link and leaves alone what it leads to. A page
+    of ours can be made again, so that another takes its place without ``force``.
 
     Raises:
         OutputError: it exists already and ``force`` is off, it is no place for a file, or cannot be written.
@@ -180,7 +184,7 @@ def check_file(path: Path, *, force: bool) -> None:
             return
         if _is_among_devices(path):
             raise OutputError(f"{name} lies in a folder of the system; name a file elsewhere.")
-        if os.path.lexists(path) and not force:
+        if os.path.lexists(path) and not force and not _is_own_page(path):
             raise _exists_already(path)
         folder = printable(path.parent)
         if not path.parent.is_dir():
@@ -221,7 +225,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, force: bool) -> No
             return
         with NewFile(path) as new:
             new.file.write(data)
-            new.publish(force=force)
+            new.publish(force=force or _is_own_page(path))
     except FileExistsError as error:
         raise _exists_already(path) from error
     except OSError as error:
@@ -281,6 +285,17 @@ def reason(error: OSError | ValueError) -> str:
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
     return middle(one_line(str(path)), MAX_PATH_CHARS)
+
+
+def _is_own_page(path: Path) -> bool:
+    """Return whether a path is an HTML page that we wrote, itself and not by a link."""
+    try:
+        if path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return _OWN_PAGE in file.read(4096).partition(b"<title>")[0]
+    except OSError:
+        return False
 
 
 def _exists_already(path: Path) -> OutputError:
