@@ -177,6 +177,9 @@ MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_TABLE_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
 
 
+MIN_FILLED_IDLE = 0.1  # of the step: what fills less idle time is folded
+
+
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     whole, d = d, localized(d)
@@ -208,6 +211,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         saving=saving_words.saving,
         unpredicted=saving_words.unpredicted,
         drawn=charts,
+        is_full=d.verdict == "kernel-bound" or d.dominant is None,
+        fills_gaps=d.partition is None or d.partition.idle >= MIN_FILLED_IDLE,
         timeline=timeline,
         flames=flames,
         flame_causes={flame.cause for flame in picture.flames if flames},
