@@ -110,7 +110,8 @@ def _card(card: Card, a: Answer, number: int) -> Iterator[RenderableType]:
     style = "dim" if p.promise == "identical" else "yellow"
     if number > 1:  # in a word; how to check it is in the report
         same = tr("same numbers") if p.safety == tr("same numbers") else tr("same numbers, on a condition")
-        saves.append("· ", "dim").append(same if p.promise == "identical" else tr("may change the numbers"), style)
+        saves.rstrip()
+        saves.append(" · ", "dim").append(same if p.promise == "identical" else tr("may change the numbers"), style)
     yield saves
     if trial is not None:
         measured = one_line(measured_words(trial, alone=bool(found and found.behind)))
