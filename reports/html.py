@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from diagnose import __version__
 from diagnose.answer.cards import trial_of, verdict
 from diagnose.answer.screen import answer, finding_rows, shown_rank
 from diagnose.model.charts import Gap, Picture
@@ -177,6 +178,7 @@ MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_TABLE_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
 
 
+MAX_PARTS = 4  # of a reading that the page lists
 MIN_FILLED_IDLE = 0.1  # of the step: what fills less idle time is folded
 
 
@@ -261,7 +263,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         kernels=picture.kernels or d.kernels,
         gap_work=_gap_work(picture),
         glossary=glossary(d, [cause for cause, _ in causes]),
-        samples=[(str(name).replace("_", " "), _reading(value)) for name, value in d.source.samples.items()],
+        samples=[(str(name).replace("_", " "), _reading(value)) for name, value in _simple(d.source.samples)],
+        version=__version__,
     )
 
 
@@ -383,17 +386,26 @@ def _by_rule(prescriptions: Sequence[Prescription]) -> dict[str, list[Prescripti
     return found
 
 
+def _simple(samples: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the readings of a few numbers or words; whole series are in the JSON and in the chart of step times."""
+    return [(name, value) for name, value in samples.items() if _is_simple(value)]
+
+
+def _is_simple(value: object) -> bool:
+    if isinstance(value, dict | list | tuple):
+        parts = value.values() if isinstance(value, dict) else value
+        return len(value) <= MAX_PARTS and all(map(_is_simple, parts))
+    return isinstance(value, int | float | str) and value != ""
+
+
 def _reading(value: object) -> str:
     if isinstance(value, bool):
         return tr("yes") if value else tr("no")
-    if isinstance(value, float):
-        return f"{value:.4g}"
     if isinstance(value, dict):
         return ", ".join(f"{str(k).replace('_', ' ')} {_reading(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
-        more = " " + tr("and {num} more", num=len(value) - 8) if len(value) > 8 else ""
-        return ", ".join(map(_reading, value[:8])) + more
-    return tr("not known") if value is None else str(value)
+        return ", ".join(map(_reading, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # The answer of ``what-if`` as a page.

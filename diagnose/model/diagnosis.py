@@ -270,6 +270,7 @@ class Source:
     setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
     loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
     accelerator: str = ""  # that operators ran on, and whose tasks the file lacks
+    recorded_at: str = ""  # when the recorded run began, ISO 8601 in UTC; "" where that is not known
 
 
 @dataclass(frozen=True, slots=True)
