@@ -69,7 +69,7 @@ def _bars(a: Answer, room: int) -> Iterator[RenderableType]:
     if a.now_ns <= 0:
         return
     yield Text("")
-    yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red"))
+    yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red" if a.cards else "blue"))
     shares = (f"{translated(one_line(name))} {percent(share)}" for name, share in a.parts[:MAX_BAR_PARTS])
     parts = ", ".join(each.replace(" %", f"{NO_BREAK}%") for each in shares)
     if parts:
