@@ -98,6 +98,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"attention": False, "kernel": "reduce_kernel", "kernel_pattern": "reduce"},
     ),
     "misaligned-matmul": ({"size": 50257, "padded_size": 50304},),
+    "slow-fft-length": tuple(
+        {"kind": kind, "length": 20479, "fast": 20480, "fast_product": "2^12 x 5", "lower": 20160, "added": 1}
+        for kind in ("convolution", "periodic", "spectrum")
+    ),
     "unfused-optimizer": (
         {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
         {"name": "AdamW", "has_device": True}, {"name": "AdamW", "in_graph": True}, {"name": "AdamW", "foreach": True},

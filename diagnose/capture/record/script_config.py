@@ -37,6 +37,7 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
         "bfloat16": _computes_bfloat16(),
+        "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]  # torch leaves it so
         "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
         "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
