@@ -15,7 +15,7 @@ from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, total, union
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, intersect, subtract, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
@@ -55,6 +55,7 @@ class Avoidable(NamedTuple):
     avoidable: float = 1.0  # share of the operators' time
     confidence: Confidence = "high"
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
+    with_inner: bool = False  # of what the operators themselves launch that share goes, of what they call all
 
 
 def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
@@ -118,7 +119,9 @@ class AvoidableRule(NamedTuple):
         share = np.zeros(len(t.tasks.row))
         for one in parts:
             issued = t.launched_in(flow.time_of(t, one.work.operators))
-            share[issued] = np.maximum(share[issued], one.avoidable)
+            rows = np.concatenate([flow.rows[i] for i in one.work.operators])
+            whole = issued & ~among(t.operators, rows) if one.with_inner else np.zeros(len(issued), bool)
+            share[issued] = np.maximum(share[issued], np.where(whole[issued], 1.0, one.avoidable))
         tasks = np.flatnonzero(share)
         kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
         texts = [one.text for one in parts[:3]]
