@@ -31,7 +31,7 @@ _FORMS: tuple[tuple[Form, tuple[set[str], ...]], ...] = (
         ({"rsqrt", "sqrt", "reciprocal", "std", "var"}, {"mean", "var", "std", "var_mean", "std_mean", "sum"}),
     ),
     ("rotary embedding", ({"neg"}, {"cat"}, {"mul"})),
-    ("rotary embedding", ({"cos"}, {"sin"})),
+    ("rotary embedding", ({"cos"}, {"sin"}, {"neg", "sub"})),  # without a difference they are features
     ("gated activation", ({"sigmoid", "silu"}, {"mul"})),
     ("GELU", ({"tanh", "erf"}, {"mul"})),
 )
@@ -63,9 +63,9 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
         made = ((use.value, i) for i in members for use in graph.operators[i].writes)
         joining = {value for value, i in made if _is_inner(graph, value, i, depth)}
         for whole in components(graph, members, joining.__contains__):
-            form, cluster = _formed(graph, whole, forms if phase == "backward" else {})
+            form, cluster = _formed(graph, whole, forms if phase == "backward" else None)
             lines = graph.work(cluster).lines
-            is_backward_of_form = phase == "backward" and not forms.keys().isdisjoint(lines)
+            is_backward_of_form = phase == "backward" and form != "pointwise"
             if is_backward_of_form or len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
                 if form != "pointwise":
                     forms |= dict.fromkeys(lines, form)
@@ -76,16 +76,18 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
-def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form]) -> tuple[Form, list[int]]:
+def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form] | None) -> tuple[Form, list[int]]:
     """Return what a cluster computes, and the operators that do: those of one call of the script's function.
 
-    In the backward pass, whose ``forms`` of the forward pass are given, those of the same lines.
+    ``forms`` are those of the forward pass's lines: no script writes its backward pass out, so what that computes
+    follows from them. None for another pass.
     """
-    form, operators = _form(graph, cluster), graph.operators
-    if form == "pointwise":
+    operators = graph.operators
+    if forms is not None:
         mine = [i for i in cluster if operators[i].place in forms]
-        return (forms[operators[mine[0]].stack[0]], mine) if mine else (form, cluster)
-    if form == "attention":
+        return (forms[operators[mine[0]].stack[0]], mine) if mine else ("pointwise", cluster)
+    form = _form(graph, cluster)
+    if form in ("pointwise", "attention"):
         return form, cluster
     names = set.union(*next(sets for each, sets in _FORMS if each == form and _fits(graph, cluster, sets)))
     called = Counter(_call(operators[i]) for i in cluster if base_name(operators[i]) in names)
