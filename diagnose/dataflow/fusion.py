@@ -31,7 +31,7 @@ _FORMS: tuple[tuple[Form, tuple[set[str], ...]], ...] = (
         ({"rsqrt", "sqrt", "reciprocal", "std", "var"}, {"mean", "var", "std", "var_mean", "std_mean", "sum"}),
     ),
     ("rotary embedding", ({"neg"}, {"cat"}, {"mul"})),
-    ("rotary embedding", ({"cos"}, {"sin"}, {"neg", "sub"})),  # without a difference they are features
+    ("rotary embedding", ({"cos"}, {"sin"}, {"neg"})),  # without a rotated half they are features
     ("gated activation", ({"sigmoid", "silu"}, {"mul"})),
     ("GELU", ({"tanh", "erf"}, {"mul"})),
 )
