@@ -163,7 +163,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
 
 
-_RULE = AvoidableRule(META, detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 

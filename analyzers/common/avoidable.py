@@ -15,7 +15,7 @@ from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, total, union
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, intersect, subtract, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
@@ -55,6 +55,7 @@ class Avoidable(NamedTuple):
     avoidable: float = 1.0  # share of the operators' time
     confidence: Confidence = "high"
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
+    with_inner: bool = False  # of what the operators themselves launch that share goes, of what they call all
 
 
 def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
@@ -76,6 +77,7 @@ class AvoidableRule(NamedTuple):
     min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
     time_of: Callable[[Tables, Flow, Avoidable], Intervals] = avoidable_time  # of a part: what the host can avoid
     shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
+    frees_host: bool = True  # False where as many operators are called as before
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:
         """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
@@ -83,9 +85,7 @@ class AvoidableRule(NamedTuple):
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:
         """Claim the host's time for what can be avoided."""
-        flow = t.flow
-        lost = [self.time_of(t, flow, one) for one in self._parts(flow)] if flow is not None else []
-        return worth_claiming(t, left, union(EMPTY, *lost), self.min_share)
+        return worth_claiming(t, left, self._host_time(t), self.min_share)
 
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
@@ -100,9 +100,14 @@ class AvoidableRule(NamedTuple):
         found = idle_finding(t, rule)
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, parts, rule)
+        host = self._host_time(t) if self.frees_host else EMPTY
         lines = dict.fromkeys(line for one in parts for line in one.lines if line is not None)
         where = tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:5])
-        return [replace(each, where=where or each.where, operators=first.work.operators) for each in found]
+        return [replace(each, where=where or each.where, host=host, operators=first.work.operators) for each in found]
+
+    def _host_time(self, t: Tables) -> Intervals:
+        flow = t.flow
+        return union(EMPTY, *(self.time_of(t, flow, one) for one in self._parts(flow))) if flow is not None else EMPTY
 
     def _parts(self, flow: Flow) -> list[Avoidable]:
         return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_WORK_SHARE]
@@ -114,7 +119,9 @@ class AvoidableRule(NamedTuple):
         share = np.zeros(len(t.tasks.row))
         for one in parts:
             issued = t.launched_in(flow.time_of(t, one.work.operators))
-            share[issued] = np.maximum(share[issued], one.avoidable)
+            rows = np.concatenate([flow.rows[i] for i in one.work.operators])
+            whole = issued & ~among(t.operators, rows) if one.with_inner else np.zeros(len(issued), bool)
+            share[issued] = np.maximum(share[issued], np.where(whole[issued], 1.0, one.avoidable))
         tasks = np.flatnonzero(share)
         kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
         texts = [one.text for one in parts[:3]]

@@ -17,6 +17,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
+from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.limits import Doubt, TrialMethod
 from diagnose.model.locations import Example, Where
 from diagnose.model.rules import Legend
@@ -141,6 +142,7 @@ class Finding:
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
+    host: Intervals = field(default=EMPTY, compare=False, repr=False)  # the host's time that goes with the tasks
     operators: tuple[int, ...] = field(default=(), compare=False, repr=False)  # of the data flow, that its title names
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed

@@ -129,8 +129,8 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     """Return the change that takes ``fraction`` (0 to 1) of a finding's cause away, None where no graph shows it.
 
     Host work, hidden under the device or not, and pauses shrink by the fraction; copies and collectives by that share
-    of their exposed time; kernels by that share of what the finding counts as lost in them. A wait for the device is
-    dropped whole: it cannot be halved.
+    of their exposed time; kernels by that share of what the finding counts as lost in them, with the host time that
+    goes with them. A wait for the device is dropped whole: it cannot be halved.
     """
     key = ("remove cause", finding.rule, finding.lost_ns, cause, fraction, transfer_share(finding))
     return t.cached(key, lambda: _remove_cause(t, finding, cause, fraction))
@@ -222,7 +222,11 @@ def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Transform | Non
         return None
     share = min(1.0, fraction * finding.lost_ns * t.steps.num / float(length.sum()))
     rows, less = _sorted(t.tasks.row[finding.tasks], share * length)
-    return partial(shorten_tasks, rows=rows, less=less)
+
+    def transform(graph: Graph) -> Graph:
+        return scale_host(shorten_tasks(graph, rows, less), finding.host, 1 - fraction)
+
+    return transform if len(finding.host.start) else partial(shorten_tasks, rows=rows, less=less)
 
 
 def _sorted(rows: npt.NDArray[np.intp], values: npt.NDArray[np.floating[Any]]) -> tuple[npt.NDArray[np.intp], Floats]:

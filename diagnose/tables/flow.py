@@ -176,10 +176,14 @@ def _name(name: str) -> str:
 
 
 def _outermost(t: Tables, names: set[str]) -> Rows:
-    """Return the window's operators of some names that lie in no other of them, in time order."""
+    """Return the steps' operators of some names that lie in no other of them, in time order.
+
+    Where the host runs ahead, the window begins with tasks that it launched before: these steps count from their begin.
+    """
     wanted = np.array([name in names for name in t.trace.names] or [False], bool)
-    rows = t.in_window(t.host_rows(Kind.OP))
-    rows = rows[wanted[t.trace.events.name[rows]]]
+    rows, began = t.host_rows(Kind.OP), t.trace.events.start
+    start, end = min(t.steps.window[0], int(t.steps.start[0])), t.steps.window[1]
+    rows = rows[wanted[t.trace.events.name[rows]] & (began[rows] >= start) & (began[rows] < end)]
     threads = t.trace.events.thread[rows]
     each = [outermost(t.trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
     return np.sort(np.concatenate(each)) if each else rows

@@ -18,12 +18,15 @@ def tables(
     extra: tuple[str, ...] = (),
     within: str = "",
     pause: int = 0,
+    late: int = 0,
+    calls: str = "",
     **texts: str,
 ):
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
 
     ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
-    calls all of them. ``pause`` is what passes behind the first operator of a step, µs.
+    calls all of them. ``pause`` is what passes behind the first operator of a step, µs. Kernels of a device start
+    ``late``, µs. Each operator calls one named ``calls``, which launches a kernel of 40 µs there.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
@@ -36,9 +39,11 @@ def tables(
             begin = 1000 * step + 10 + 110 * i + pause * (i > 0)
             r.op("aten::composite", begin - 1, begin + 101)
             r.op(name, begin, begin + 100, **texts)
-            r.op(name, begin + 50, begin + 90)  # called by the one above
+            r.op(calls or name, begin + 50, begin + 90)  # called by the one above
             if devices != CPU:
-                r.kernel(name, begin + 30, begin + 105, launched=(begin + 10, begin + 20))
+                r.kernel(name, begin + late + 30, begin + late + 105, launched=(begin + 10, begin + 20))
+            if calls:
+                r.kernel(calls, begin + late + 105, begin + late + 145, launched=(begin + 60, begin + 70))
     capture = replace(r.capture(attribution=r), dataflow=flow)
     return build_tables(capture, capture.trace)
 
