@@ -68,6 +68,7 @@ META = RuleMeta(
     cause="host-work",
     also=("capture-step",),
     paced_by="dispatch",
+    is_pace=True,
 )
 MIN_GUARD_SHARE = 0.3  # of the finding: where less of it comes before graphs, other launches are what to look at
 

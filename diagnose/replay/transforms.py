@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Mask, Rows
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Finding, Removal
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, union
 from diagnose.model.rules import HOST_WORK, Cause
@@ -147,11 +147,32 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
         return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
     if t.device_id < 0:
         return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
+    if finding.without is not None:
+        return _without_operators(t, finding.without, fraction)
     if cause == "pause" and len(rows):
         return partial(shorten_pauses, pauses=pieces, fraction=fraction)
     if cause in ("collective", "copy"):
         return _of_exposed(t, cause, pieces, fraction * transfer_share(finding))
     return _of_kernels(t, finding, fraction)
+
+
+def _without_operators(t: Tables, removal: Removal, fraction: float) -> Transform | None:
+    """Return the change that takes ``fraction`` of operators away; their waits go whole, as none can be halved."""
+    if not fraction:
+        return None
+    length = (t.tasks.end - t.tasks.start)[removal.tasks]
+    whole = np.sort(t.tasks.row[removal.tasks[removal.spared_ns >= length]])
+    rows, less = _sorted(t.tasks.row[removal.tasks], fraction * removal.spared_ns)
+
+    def transform(graph: Graph) -> Graph:
+        if len(rows):
+            graph = scale_pauses(shorten_tasks(graph, rows, less), whole, 1 - fraction)
+        if len(removal.waits):
+            share = np.full(len(removal.waits), fraction)
+            graph = shorten_calls(drop_waits(graph, removal.waits), removal.waits, share)
+        return scale_host(graph, removal.host, 1 - fraction) if len(removal.host.start) else graph
+
+    return transform
 
 
 def _without_frees(t: Tables, shrunk: Transform) -> Transform:
