@@ -130,7 +130,7 @@ torch._foreach_lerp_(averages, weights, 1 - decay)
 # numbers of all of them: torch.stack(torch._foreach_norm(gradients)), read once"""
 _LOOP = Advice(
     id="vectorise-loop",
-    title="Work on all tensors in one call of each operator{at} ({num_calls} calls a step): torch._foreach_*",
+    title="Call each operator once for all tensors{at} ({num_calls} calls a step): torch._foreach_*",
     numerics=rounding("a product and a sum may be rounded once; compare the loss of the first steps"),
     after=_OVER_TENSORS,
     needs="lists of tensors on one device",
@@ -141,7 +141,7 @@ _LOOP = Advice(
 ADVICE = (
     replace(
         _LOOP,
-        title="Average all weights in one call{at}: multi_avg_fn in the place of avg_fn",
+        title="Use multi_avg_fn in the place of avg_fn: one call averages all weights{there}",
         after="""from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 ema_model = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
@@ -152,7 +152,7 @@ torch._foreach_lerp_(list(ema_model.module.parameters()), [p.detach() for p in m
     ),
     replace(
         _LOOP,
-        title="Take the norm of all gradients in one call{at}: foreach=True",
+        title="Call clip_grad_norm_ with foreach=True{at}: one call takes the norms of all gradients",
         after="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)",
         needs="gradients that are dense tensors on one device",
         when=_in_file("torch/nn/utils/clip_grad.py"),
