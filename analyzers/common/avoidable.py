@@ -16,7 +16,7 @@ from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Removal
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, intersect, subtract, total, union
+from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, intersect, quantiles, subtract, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
@@ -158,7 +158,7 @@ class AvoidableRule(NamedTuple):
 def shortest_kernel(t: Tables) -> float:
     """Return what a kernel takes that has next to nothing to do, ns: a tenth of them take less."""
     length = (t.tasks.end - t.tasks.start)[~(t.tasks.is_copy | t.tasks.is_collective)]
-    return float(np.quantile(length, 0.1)) if len(length) else 0.0
+    return float(quantiles(length, 0.1)[0]) if len(length) else 0.0
 
 
 def held_values(t: Tables) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_product
@@ -120,14 +121,9 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | N
 
 def _called(graph: Graph, depth: int, operators: list[int]) -> tuple[Frame, ...]:
     """Return the lines below a site of so many frames that all of its operators are called through."""
-    found: list[Frame] = []
-    while True:
-        level = depth + len(found) + 1
-        below = {graph.operators[i].stack[-level] if len(graph.operators[i].stack) >= level else None for i in operators}
-        line = below.pop()
-        if line is None or below:
-            return tuple(found)
-        found.append(line)
+    stacks = {graph.operators[i].stack for i in operators}
+    below = zip(*(stack[::-1][depth:] for stack in stacks), strict=False)  # as far as the shortest of them
+    return tuple(lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, below))
 
 
 def _reads_model(graph: Graph, operator: int) -> bool:

@@ -137,6 +137,12 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
 
 
 def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
+    if finding.without is not None and t.device_id >= 0:
+        return _without_operators(t, finding.without, fraction)
+    return _without_cause(t, finding, cause, fraction)
+
+
+def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
     rows = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     if cause == "device-wait":
@@ -147,8 +153,6 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
         return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
     if t.device_id < 0:
         return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
-    if finding.without is not None:
-        return _without_operators(t, finding.without, fraction)
     if cause == "pause" and len(rows):
         return partial(shorten_pauses, pauses=pieces, fraction=fraction)
     if cause in ("collective", "copy"):

@@ -28,7 +28,8 @@ def tables(
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
 
     ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
-    calls all of them, as do ``frames``, the outermost first. ``pause`` is what passes behind the first operator of a step, µs.
+    calls all of them, as do ``frames``, the outermost first. ``pause`` is what passes behind the first operator of a
+    step, µs.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
