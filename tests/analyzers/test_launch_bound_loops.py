@@ -57,14 +57,14 @@ def data_flow(lines):
         value = table.value(4)
         for i in range(200):
             value = table.op("mul", value if i else table.value(4))
-        table.op("mm", value)
+        table.read_on_host(table.op("mm", value))
     flow = table.graph().flow
     placed = zip(flow.operators, lines * 2, strict=True)
     return replace(flow, operators=tuple(one._replace(stack=(Frame(FILE, line, FUNCTION),)) for one, line in placed))
 
 
 @pytest.mark.parametrize(
-    ("lines", "is_loop"), [([*[25] * 8, *range(100, 293)], True), ([*range(17, 25), *range(100, 293)], False)]
+    ("lines", "is_loop"), [([*[25] * 8, *range(100, 294)], True), ([*range(17, 25), *range(100, 294)], False)]
 )
 def test_what_the_data_flow_shows_to_be_no_loop_is_named_as_none(recording, lines, is_loop):
     t = looping(recording, {24: 5, 25: 9, 26: 5}, ((23, 28),), data_flow(lines))
