@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from diagnose.errors import DiagnoseError
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
-from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.intervals import Intervals
 from diagnose.model.limits import Doubt, TrialMethod
 from diagnose.model.locations import Example, Where
 from diagnose.model.rules import Legend
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_RANGE", "Confidence", "CriticalPath", "CrossCheck", "Diagnosis", "Example", "Facts", "Finding", "Forecast",
     "IgnoredFinding", "Partition", "PathSegment", "PlainSteps", "Prescription", "Promise", "Queue", "RankSummary",
-    "Renderers", "Source", "Trial", "Verdict", "Waterfall", "Where", "bind_renderers", "middle_ns",
+    "Removal", "Renderers", "Source", "Trial", "Verdict", "Waterfall", "Where", "bind_renderers", "middle_ns",
 ]  # fmt: skip
 
 
@@ -126,6 +126,15 @@ NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False
 
 
+class Removal(NamedTuple):
+    """What goes with operators that a step could do without, also where the device hides the host's time for them."""
+
+    host: Intervals  # the host's time
+    waits: Rows  # blocking calls, rows of the trace
+    tasks: Rows  # of the device, rows of Tasks
+    spared_ns: Floats  # of each of these tasks
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that holds the step back."""
@@ -142,8 +151,8 @@ class Finding:
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
-    host: Intervals = field(default=EMPTY, compare=False, repr=False)  # the host's time that goes with the tasks
     operators: tuple[int, ...] = field(default=(), compare=False, repr=False)  # of the data flow, that its title names
+    without: Removal | None = field(default=None, compare=False, repr=False)  # where the data flow shows it
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     worth_ns: float = 0.0  # what a step without it saves: findings are ordered by it

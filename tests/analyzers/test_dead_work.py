@@ -44,7 +44,7 @@ def test_a_replay_without_it_calls_it_no_more(recording):
     graph = graph_of(t)
     without = remove_cause(t, finding, META["dead-work"].cause, 1.0)(graph)
     gone = float((graph.duration - without.duration)[~graph.is_task].sum())
-    assert gone == pytest.approx(total(finding.host))
+    assert gone == pytest.approx(total(finding.without.host))
     assert gone >= 2 * 90_000  # of the two calls of 100 µs, what lies in the window
 
 
