@@ -322,7 +322,8 @@ def loading_evidence(facts: Facts) -> list[str]:
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
     if facts.get("by_sampler") or facts.get("order_line"):
         takes, at = percent(_number(facts, "order_share"), 0), facts.get("sampler_at")
-        spends += f" The sampler, which runs in the training process, takes {takes} of loading{', most often' if at else ''}{at}."
+        most = f", most often{at}" if at else ""
+        spends += f" The sampler, which runs in the training process, takes {takes} of loading{most}."
     first = facts.get("first_batch_share")
     if facts.get("starts_with_epochs") and isinstance(first, float):
         spends += f" {percent(first, 0)} of the waits are for the first batch of an epoch, which starts the workers."
