@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -127,7 +127,11 @@ def _is_loop(line: SampledLine) -> bool:
 
 
 def work_facts(
-    t: Tables, seen: Mapping[tuple[str, int, str], int], total: int, slow: Sequence[tuple[str, int]]
+    t: Tables,
+    seen: Mapping[tuple[str, int, str], int],
+    total: int,
+    slow: Sequence[tuple[str, int]],
+    choosing: Set[tuple[str, int]] = frozenset(),
 ) -> Facts:
     """Return what the slow lines do, whether loading holds Python's lock, where samples draw, and what is looked up.
 
@@ -136,10 +140,12 @@ def work_facts(
         seen: how often the sampler saw each file, line and function within loading, those left out in which it waited.
         total: samples within loading, those included.
         slow: file and line of those that most of the loading is spent on, if any, the one that is named first.
+        choosing: file and line of those that choose the samples.
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _workers_agree(t, place))
+    drawn = (place for place in seen if RANDOM_DRAW.search(lines[place].text) and place[:2] not in choosing)
+    draws = sorted(place for place in drawn if not _workers_agree(t, place))
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]

@@ -231,6 +231,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sampler: str | None = None
     collate_fn: str | None = None
     batches_by: tuple[str, Count, Count, str] | None = None  # what makes them: file, first and last line, function
+    chosen_by: tuple[tuple[str, Count, Count, str], ...] = ()  # the same of what chooses their samples: own samplers
     num_batches: Count | None = None
     comes_again: bool | None = None  # the loop over it is in another one, so that samples are loaded more than once
     batches_seen: Count | None = None

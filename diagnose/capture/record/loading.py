@@ -255,12 +255,21 @@ def _is_in_a_loop(file: str, line: int) -> bool | None:
 def batch_maker(loader: Any, dataset: object) -> tuple[str, int, int, str] | None:
     """Return the file, first and last line, and name of the function; None where libraries make the batches."""
     methods = (getattr(type(dataset), name, None) for name in ("__getitem__", "__iter__"))
-    for function in (getattr(loader, "collate_fn", None), *methods):
-        code = _code_of(function)
-        if code is not None and is_users(code):
-            last = max(_lines(code), default=code.co_firstlineno)
-            return code.co_filename, code.co_firstlineno, last, code.co_name
-    return None
+    return next(filter(None, map(_of_users, (getattr(loader, "collate_fn", None), *methods))), None)
+
+
+def batch_choosers(loader: Any) -> tuple[tuple[str, int, int, str], ...]:
+    """Return the same of the functions that choose the samples of a batch, none of them a library's."""
+    chooser = getattr(loader, "batch_sampler", None)
+    each = (chooser, getattr(loader, "sampler", None), getattr(chooser, "sampler", None))
+    return tuple(dict.fromkeys(filter(None, (_of_users(getattr(type(one), "__iter__", None)) for one in each))))
+
+
+def _of_users(function: Any) -> tuple[str, int, int, str] | None:
+    code = _code_of(function)
+    if code is None or not is_users(code):
+        return None
+    return code.co_filename, code.co_firstlineno, max(_lines(code), default=code.co_firstlineno), code.co_name
 
 
 def _code_of(function: Any) -> CodeType | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
-from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_maker, comes_again
+from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_choosers, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY
 from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
@@ -262,6 +262,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
     described["batches_by"] = batch_maker(loader, dataset)
+    described["chosen_by"] = batch_choosers(loader)
     try:
         described["num_batches"] = len(loader)
     except (TypeError, NotImplementedError):  # streams have no length
