@@ -180,6 +180,7 @@ def test_rows_of_zeros():
     tensor[::2] = 0.0
     tensor[1, 3:] = 0.0
     assert one(tensor).zero_rows == 0.5
+    assert one(tensor.where(tensor > 0, torch.tensor([0.0, -0.0]).repeat(5))).zero_rows == 0.5  # products with zero
     assert one(torch.randn(1000, 64).relu().index_fill(0, torch.arange(600), 0.0)).zero_rows == pytest.approx(
         0.6, abs=0.1
     )
