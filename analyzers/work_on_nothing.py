@@ -162,9 +162,9 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
         if one.kind == "ignored rows":  # where to select the others first
-            made = {i: flow.found.graph.operators[i] for i in one.work.operators}
-            forward = sorted(made, key=lambda i: made[i].forward if made[i].phase == "backward" else i)
-            lines = (*dict.fromkeys(made[i].place for i in forward), one.value_line)
+            operators = flow.found.graph.operators
+            forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
+            lines = (*dict.fromkeys(operators[i].place for i in sorted(forward)), one.value_line)
         confidence: Confidence = "high" if one.is_certain else "medium"
         yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
 

@@ -25,6 +25,12 @@ def seen(*tensors, in_place=True, **options):
     return [found[number] for number in numbers]
 
 
+def gradient(tensor, *, in_place=True):
+    looks = Contents(in_place=in_place)
+    number = looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=False)
+    return looks.finish()[number]
+
+
 def one(tensor, *, in_place=True):
     return seen(tensor, in_place=in_place)[0]
 
@@ -186,6 +192,17 @@ def test_rows_of_zeros():
     )
     assert one(torch.randn(1000, 64).relu()).zero_rows == 0.0
     assert one(torch.ones(64, 10) + torch.eye(10).repeat(7, 1)[:64]).zero_rows == 0.0
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_rows_of_zeros_in_gradients_are_seen_on_devices_too(dtype, in_place):
+    made = torch.ones(64, 10, dtype=dtype)
+    made[::2] = -0.0
+    made[1::2, :9] = 0.0
+    assert gradient(made, in_place=in_place).zero_rows == 0.5
+    assert gradient(torch.randn(64, 10, dtype=dtype), in_place=in_place).zero_rows == 0.0
+    assert gradient(made.view(-1), in_place=in_place).zero_rows <= 0.0
 
 
 @BOTH

@@ -152,10 +152,14 @@ def _num_compared(row_bytes: int) -> int:
     return max(MAX_COMPARED_BYTES // row_bytes, 16)
 
 
+def some_rows(num: int, row_bytes: int) -> Positions:
+    """Return which of so many rows stand for all."""
+    return spread(num, min(_num_compared(row_bytes), 64))
+
+
 def _some(rows: Bits) -> Bits:
-    """Return rows that stand for all."""
-    most = min(_num_compared(rows.shape[-1] * rows.itemsize), 64)
-    return rows if len(rows) <= most else rows[spread(len(rows), most)]
+    found = some_rows(len(rows), rows.shape[-1] * rows.itemsize)
+    return rows if len(rows) == len(found) else rows[found]
 
 
 def _is_one_hot(rows: Bits, one: int) -> bool:
