@@ -54,7 +54,7 @@ __all__ = [
     "python_calls",
 ]
 
-MIN_WORK_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
+MIN_WORK_SHARE = 0.02  # of the data flow's operator time, or the device's: what the smallest finding has of the step
 
 
 class Avoidable(NamedTuple):
@@ -105,7 +105,7 @@ class AvoidableRule(NamedTuple):
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
         flow = t.flow
-        parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
+        parts = [one for one in self._parts(t, flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
         first, texts = parts[0], [one.text for one in parts[:3]]
@@ -124,10 +124,19 @@ class AvoidableRule(NamedTuple):
 
     def _host_time(self, t: Tables) -> Intervals:
         flow = t.flow
-        return union(EMPTY, *(self.time_of(t, flow, one) for one in self._parts(flow))) if flow is not None else EMPTY
+        return (
+            union(EMPTY, *(self.time_of(t, flow, one) for one in self._parts(t, flow))) if flow is not None else EMPTY
+        )
 
-    def _parts(self, flow: Flow) -> list[Avoidable]:
-        return [one for one in self.detect(flow) if one.work.share * one.avoidable >= self.min_work]
+    def _parts(self, t: Tables, flow: Flow) -> list[Avoidable]:
+        time = t.tasks.end - t.tasks.start
+        busy = max(int(time.sum()), 1)
+
+        def share(one: Avoidable) -> float:
+            issued = t.launched_in(flow.time_of(t, one.work.operators)) if t.device_id >= 0 else ()
+            return one.avoidable * max(one.work.share, float(time[issued].sum()) / busy if len(issued) else 0.0)
+
+        return [one for one in self.detect(flow) if share(one) >= self.min_work]
 
     def _with_kernels(
         self, t: Tables, idle: list[Finding], flow: Flow, parts: Sequence[Avoidable], rule: IdleRule
