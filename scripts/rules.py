@@ -159,6 +159,8 @@ def _with_modules(name: str, table: Iterator[str]) -> Iterator[str]:
 def _remedies() -> Iterator[str]:
     yield "| module | what it does | changes |\n|---|---|---|"
     for m in public_modules():
+        if m.name.startswith("ops."):
+            continue  # the page has a table of the operators
         links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes) or "–"
         summary = (import_module(f"diagnose.kernels.{m.name}").__doc__ or "").partition("\n\n")[0]
         yield f"| `{m.name}` | {' '.join(summary.split())} | {links} |"

@@ -80,9 +80,9 @@ def modules(page):
 
 
 def test_every_module_has_a_line_of_what_it_does_and_which_changes_hand_it_over():
-    rows = modules(REMEDIES)
-    assert sorted(rows) == [m.name for m in public_modules()]
-    for m in public_modules():
+    rows, listed = modules(REMEDIES), [m for m in public_modules() if not m.name.startswith("ops.")]
+    assert sorted(rows) == [m.name for m in listed]
+    for m in listed:
         _, does, changes = rows[m.name]
         assert does.endswith(".")
         assert re.findall(r"\[([\w-]+)\]", changes) == list(m.changes)
