@@ -623,7 +623,7 @@ def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
 
     An agent's client starts this command. Before prove runs a script the client asks its user; a client that cannot
-    ask is refused, unless --trust-client is given. Needs pip install 'diagnose[mcp]'.
+    ask is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
     """
     if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
         raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")

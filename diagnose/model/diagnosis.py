@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -270,6 +270,7 @@ class Source:
     setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
     loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
     accelerator: str = ""  # that operators ran on, and whose tasks the file lacks
+    recorded_at: str = ""  # when the recorded run began, ISO 8601 in UTC; "" where that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +368,19 @@ class Diagnosis:
         """Print the text report to standard output."""
         print(_renderers().text(self))
 
+    def figure(self, name: str) -> Any:
+        """Return a figure of plotly: step, queue, waterfall, kernels, ranks, memory or trials.
+
+        Raises:
+            InputError: plotly is not installed; the extra `plots` has it.
+            UsageError: no figure has this name, or the diagnosis has no data for it.
+        """
+        return _renderers().figure(self, name)
+
+    def figures(self) -> dict[str, Any]:
+        """Return every figure that there is data for, by name; raises as `figure`."""
+        return _renderers().figures(self)
+
     def _repr_html_(self) -> str:
         """Return the report for a notebook: without its charts, in a frame."""
         return _renderers().notebook(self)
@@ -379,6 +393,8 @@ class Renderers(NamedTuple):
     notebook: Callable[[Diagnosis], str]
     json: Callable[[Diagnosis], str]
     text: Callable[[Diagnosis], str]
+    figure: Callable[[Diagnosis, str], Any]
+    figures: Callable[[Diagnosis], dict[str, Any]]
 
 
 _bound: list[Renderers] = []

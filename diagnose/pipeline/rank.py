@@ -388,6 +388,7 @@ def source_of(t: Tables) -> Source:
         samples=as_facts(info.nvml),
         setup=_setup(info),
         loading=as_facts(info.loader.counters),
+        recorded_at=info.started_at,
     )
 
 
