@@ -10,6 +10,8 @@ import click
 import pytest
 
 from diagnose.cli.commands import cli
+from diagnose.pipeline.run import analyze_paths
+from diagnose.reports.text import render_answer
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,3 +66,11 @@ def test_every_option_is_in_the_section_of_its_command():
         options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
         named = [tuple(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row)) for row in (*rows, *common)]
         assert sorted(named) == sorted(tuple(option.opts) for option in options)
+
+
+def test_what_the_readme_shows_is_how_the_output_begins():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```\n(.*?)```", text, re.DOTALL)
+    printed = render_answer(analyze_paths([ROOT / "fixtures" / "traces" / "slow_dataset-planted"]), width=100)
+    assert shown is not None
+    assert printed.startswith(shown[1])
