@@ -18,10 +18,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = {name: command for name, command in cli.commands.items() if not command.hidden}
 NAMES = "|".join(COMMANDS)
 COMMAND_LINE = re.compile(rf"^    (?:[^#\n]* )?diagnose ((?:{NAMES})\b[^#\n]*)", re.MULTILINE)
+IN_A_TABLE = re.compile(rf"^\|.*\| `(?:[^`\n]* )?diagnose ((?:{NAMES}) [^`\n]+)` \|", re.MULTILINE)
 SHOWN = [
     pytest.param(shlex.split(line.split(" | ")[0].split(" > ")[0]), id=f"{path.name}-{line.strip()}")
     for path in PAGES
-    for line in COMMAND_LINE.findall(path.read_text(encoding="utf-8"))
+    for form in (COMMAND_LINE, IN_A_TABLE)
+    for line in form.findall(path.read_text(encoding="utf-8"))
     if not re.search(r"\[|…", line)  # a form with placeholders
 ]
 OF_DIAGNOSE = {flag for command in COMMANDS.values() for option in command.params for flag in option.opts}
@@ -41,7 +43,9 @@ def test_command_lines_are_found():
     assert {words.values[0][0] for words in SHOWN} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("page", ["usage.md", "prove.md", "compare.md", "report.md", "commands.md"])
+@pytest.mark.parametrize(
+    "page", ["cookbook.md", "prove.md", "compare.md", "report.md", "commands.md", "json.md", "limits.md", "watch.md"]
+)
 def test_no_page_names_an_option_that_is_not_there(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
@@ -49,13 +53,19 @@ def test_no_page_names_an_option_that_is_not_there(page):
     assert named - OF_DIAGNOSE - {"--help", "--help-all", "--nproc-per-node", "--standalone"} == set()
 
 
-def test_every_option_has_a_row_in_the_section_of_its_command():
+def test_every_option_is_in_the_section_of_its_command():
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    described = re.findall(r"^\| `([^`]+)` \|", text.split("## Common options\n")[1].split("\n## ")[0], re.MULTILINE)
     for name, command in COMMANDS.items():
         section = text.split(f"## diagnose {name}\n")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+        common = [
+            row for line in re.findall(r"^\[Common\].*", section, re.MULTILINE) for row in re.findall("`(.+?)`", line)
+        ]
+        assert set(common) <= set(described)
         options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
-        assert [re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row) for row in rows] == [option.opts for option in options]
+        named = [tuple(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row)) for row in (*rows, *common)]
+        assert sorted(named) == sorted(tuple(option.opts) for option in options)
 
 
 def test_what_the_readme_shows_is_how_the_output_begins():
