@@ -66,9 +66,8 @@ def check_gpu() -> Check:
     """Check that torch can use the GPUs that the machine has."""
     import torch
 
-    build = (
-        f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else ""
-    )
+    builds = (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip))
+    build = next((f"{name} {version}" for name, version in builds if version), "")
     devices = [path for path in (Path("/dev/nvidia0"), Path("/dev/kfd")) if path.exists()]
     if torch.cuda.is_available():
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
@@ -124,8 +123,7 @@ def check_nvml(nvml: Any = None) -> Check:
             "limited", one_line(str(error)), lacks, "In a container give it the capability utility of the driver."
         )
     try:
-        version = nvml.nvmlSystemGetDriverVersion()
-        return Check("ok", f"driver {version.decode() if isinstance(version, bytes) else version}")
+        return Check("ok", f"driver {nvml.nvmlSystemGetDriverVersion()}")
     finally:
         nvml.nvmlShutdown()
 

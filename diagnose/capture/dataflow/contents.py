@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import io
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -28,21 +29,11 @@ MAX_WHOLE_BYTES = 1 << 16  # of a tensor of integers, or of a square one, that i
 _UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # that all devices can index
 
 
-class Fetched(NamedTuple):
-    """The content of one value."""
-
-    number: int
-    base: Base
-    sample: bytes
-    whole: bytes  # b"" where only the sample was taken
-    with_kind: bool
-
-
 class _Taken(NamedTuple):
     number: int
     base: Base
     sample: torch.Tensor
-    whole: torch.Tensor | None
+    whole: torch.Tensor  # empty where only the sample was taken
     with_kind: bool
 
 
@@ -72,21 +63,28 @@ class DeviceSamples:
             with torch._C._AutoDispatchBelowAutograd(), _without_modes():
                 flat = tensor.as_strided((num,), (1,), base.offset).view(_UNSIGNED[base.dtype.itemsize])
                 sample = flat.index_select(0, self._of(base))
-                whole = flat.clone() if num > MAX_SAMPLE and _is_wanted_whole(base, num) else None
+                whole = flat.clone() if num > MAX_SAMPLE and _is_wanted_whole(base, num) else flat[:0]
         except RuntimeError:  # a device without these operators
             return False
-        self._num_bytes += sample.nbytes + (whole.nbytes if whole is not None else 0)
+        self._num_bytes += sample.nbytes + whole.nbytes
         self._taken.append(_Taken(number, base, sample, whole, with_kind))
         return True
 
-    def fetch(self) -> Iterator[Fetched]:
-        """Yield what was taken; each device is waited for once."""
+    def fetch(self) -> Iterator[tuple[int, Base, bytes, bytes, bool]]:
+        """Yield the number, base, sample and whole of each, and whether its kind is asked; waits for each device once.
+
+        The whole is empty where only a sample was taken.
+        """
         devices = {each.base.device for each in self._taken}
         with _without_modes():
             for device in devices:
                 if device.type != "cpu":
                     torch.get_device_module(device).synchronize(device)  # samples were taken on several streams
-                yield from _device_samples_fetched([each for each in self._taken if each.base.device == device])
+                taken = [each for each in self._taken if each.base.device == device]
+                parts = [part.view(torch.uint8) for each in taken for part in (each.sample, each.whole)]
+                data = io.BytesIO(torch.cat(parts).cpu().numpy().tobytes())
+                for number, base, sample, whole, with_kind in taken:
+                    yield number, base, data.read(sample.nbytes), data.read(whole.nbytes), with_kind
         self._taken = []
 
     def _of(self, base: Base) -> torch.Tensor:
@@ -112,22 +110,6 @@ def _without_modes() -> Any:
 def _is_capturing(device: torch.device) -> bool:
     """Return whether what runs now becomes part of a graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
-    parts = [each.sample for each in taken] + [each.whole for each in taken if each.whole is not None]
-    data = torch.cat([part.view(torch.uint8) for part in parts]).cpu().numpy().tobytes()
-    ends, at = [], 0
-    for part in parts:
-        ends.append((at, at + part.nbytes))
-        at += part.nbytes
-    rest = iter(ends[len(taken) :])
-    for each, (begin, end) in zip(taken, ends, strict=False):
-        whole = b""
-        if each.whole is not None:
-            first, last = next(rest)
-            whole = data[first:last]
-        yield Fetched(each.number, each.base, data[begin:end], whole, each.with_kind)
 
 
 _START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others

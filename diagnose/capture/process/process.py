@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -306,21 +306,6 @@ def _heap_reader() -> Callable[[], int] | None:
     grown = allocated() - before
     free(block)
     return allocated if grown >= PROBE_BYTES // 2 else None
-
-
-def busy_share(pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
-    """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
-    used = lived = 0.0
-    try:
-        now = float((proc / "uptime").read_text().split()[0])
-        tick = os.sysconf("SC_CLK_TCK")
-        for pid in pids:
-            fields = (proc / str(pid) / "stat").read_text().rpartition(") ")[2].split()
-            used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
-            lived += now - int(fields[19]) / tick
-    except (OSError, ValueError, IndexError):  # not Linux, or one has ended
-        return None
-    return used / lived if lived > 0 else None
 
 
 @contextlib.contextmanager

@@ -28,7 +28,6 @@ from diagnose.capture.process.rank_processes import (
     options_of_ranks,
     trace_processes,
     watch_forked,
-    watch_spawned,
 )
 from diagnose.capture.process.script import BY_SIGNAL, Outcome, check_script, run_script, stop_script
 from diagnose.capture.record.folder import name_cells
@@ -204,7 +203,6 @@ def _install(session: Session, stop: Callable[[], None], undo: list[Undo], kept:
             stop()
 
     options = options_of_ranks(session)
-    undo.append(watch_spawned(session, is_first, all_captured))
     undo.append(watch_forked(options, session.command))
     undo.append(trace_processes(options, session.command, is_first=is_first, all_captured=all_captured))
 

@@ -176,11 +176,10 @@ def find_gpu(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
     last: Exception | None = None
     for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
-        for form in (name, name.encode()):
-            try:
-                return nvml.nvmlDeviceGetHandleByUUID(form)
-            except Exception as error:  # the others are tried too
-                last = error
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(name)
+        except Exception as error:  # the others are tried too
+            last = error
     raise LookupError(f"no GPU with the UUID {uuid}: {last}")
 
 
@@ -193,12 +192,11 @@ def _ask(question: Callable[[], Any]) -> Any:
 
 
 def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
-    name = _ask(lambda: nvml.nvmlDeviceGetName(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     allowed = _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle))  # least and most, mW
     return {
-        "name": name.decode() if isinstance(name, bytes) else name,
+        "name": _ask(lambda: nvml.nvmlDeviceGetName(handle)),
         "max_sm_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "max_memory_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)),
         "power_limit_w": None if limit is None else limit / 1e3,

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY
@@ -84,7 +83,7 @@ class ScriptConfig:
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self.anomaly: Mapping[str, object] | None = None  # the script's first call that turns anomaly detection on
-        self._ddp: dict[str, object] = {}
+        self.ddp: Mapping[str, object] = {}  # arguments of DistributedDataParallel
         self._constructions = Constructions(Path.cwd())
         self._seen_made: set[int] = set()  # ids of what was made under these hooks, whoever made it
         self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, Mapping[str, object]]] = {}
@@ -106,6 +105,8 @@ class ScriptConfig:
                 self.anomaly = call
             elif call is not None:
                 self._made[name, id(of)] = _reference(of), call
+        if name == "DistributedDataParallel":
+            self._describe_ddp(made)
 
     @property
     def calls(self) -> list[Mapping[str, object]]:
@@ -130,7 +131,9 @@ class ScriptConfig:
             }
 
     def first_batch(self, dataset: object, batch: object) -> None:
-        """Take down how large a batch is: workers hand each of its tensors over."""
+        """Take down how large a dataset's first batch is: workers hand each of its tensors over."""
+        if id(dataset) in self._sizes:
+            return
         tensors = list(_tensors(batch))
         self._sizes[id(dataset)] = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
 
@@ -176,13 +179,7 @@ class ScriptConfig:
                 self._made[name, id(optimizer)] = _reference(optimizer), call
 
     def settle(self) -> None:
-        """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""
-        for key, loader in self._loaders.items():
-            iterator = self._iterators[key]() if key in self._iterators else None
-            pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-            busy = busy_share(pids) if pids else None
-            if busy is not None:
-                loader["workers_busy"] = round(busy, 3)
+        """Describe the optimizers that stepped so far, and read what loads; later they may be gone."""
         if self._optimizers and not self._optimizer:
             described = [
                 {**describe_optimizer(optimizer), "made": self._call(type(optimizer).__name__, optimizer)}
@@ -198,12 +195,13 @@ class ScriptConfig:
             dtype = str(getattr(context, "fast_dtype", "")).removeprefix("torch.")
             self.autocast = {"device": getattr(context, "device", ""), "dtype": dtype}
 
-    def watch_ddp(self, model: Any) -> None:
-        """Take down the arguments of a DistributedDataParallel; called once it is constructed."""
-        self._ddp = {name: getattr(model, name, None) for name in DDP_ARGUMENTS}
+    def _describe_ddp(self, model: Any) -> None:
         cap = getattr(model, "bucket_bytes_cap", None)
-        self._ddp["bucket_cap_mb"] = cap / 2**20 if cap else None
-        self._ddp["made"] = self._call("DistributedDataParallel", model)
+        self.ddp = {
+            **{name: getattr(model, name, None) for name in DDP_ARGUMENTS},
+            "bucket_cap_mb": cap / 2**20 if cap else None,
+            "made": self._call("DistributedDataParallel", model),
+        }
 
     @property
     def _busiest(self) -> int:
@@ -230,10 +228,13 @@ class ScriptConfig:
         if not self._loaders:
             return {}
         busiest = self._busiest
+        described = self._loaders[busiest]
+        counters = self._counters.summary(described.get("batch_size"))  # type: ignore[arg-type]  # an int or None
         return {
-            **self._loaders[busiest],
+            **described,
             **self._sizes.get(busiest, {}),
-            "counters": self._counters.summary(self._loaders[busiest].get("batch_size")),  # type: ignore[arg-type]  # an int or None
+            "counters": counters,
+            "workers_busy": counters.get("cpu_share") if described["num_workers"] else None,
             "batches_seen": self._batches[busiest],
             "batches_ready": round(self._ready[busiest] / asked, 3) if (asked := self._asked[busiest]) else None,
             "batches_drew": self._drawn.of(busiest),
@@ -245,11 +246,6 @@ class ScriptConfig:
         """Return the description of the main optimizer."""
         self.settle()
         return self._optimizer
-
-    @property
-    def ddp(self) -> Mapping[str, object]:
-        """Return DDP's arguments, empty without DDP."""
-        return self._ddp
 
 
 def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
@@ -279,11 +275,8 @@ def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
     """Yield what a batch holds that has bytes, in lists, tuples and mappings three deep."""
     if isinstance(getattr(batch, "nbytes", None), int):
         yield batch
-    elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple):
-        for part in batch:
-            yield from _tensors(part, depth + 1)
-    elif depth < MAX_BATCH_DEPTH and type(batch) is dict:
-        for part in batch.values():
+    elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple, dict):
+        for part in batch.values() if type(batch) is dict else batch:
             yield from _tensors(part, depth + 1)
 
 
@@ -297,6 +290,7 @@ def _names(cls: type, name: str) -> bool:
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return class, flags and size of an optimizer."""
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
+    states = [held for held in optimizer.state.values() if isinstance(held, Mapping)]  # optimizers keep what they like
     group: Mapping[str, object] = optimizer.param_groups[0] if optimizer.param_groups else {}
     return {
         "class": type(optimizer).__name__,
@@ -305,7 +299,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
         "num_tensors": len(tensors),
         "num_params": sum(int(p.numel()) for p in tensors),
         "param_bytes": sum(map(_bytes, tensors)),
-        "state_bytes": sum(_bytes(value) for held in optimizer.state.values() for value in _values(held)),
+        "state_bytes": sum(_bytes(value) for held in states for value in held.values()),
         "num_groups": len(optimizer.param_groups),
         "devices": sorted({str(p.device) for p in tensors}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
@@ -319,10 +313,6 @@ def _bytes(value: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _values(held: Any) -> Iterable[object]:  # optimizers keep what they like
-    return held.values() if isinstance(held, Mapping) else ()
-
-
 def _is_ready(iterator: Any) -> bool | None:  # torch's iterator, whose type is private
     """Return whether the workers have made the next batch, None for an iterator without workers."""
     queue = getattr(iterator, "_data_queue", None)
@@ -331,10 +321,9 @@ def _is_ready(iterator: Any) -> bool | None:  # torch's iterator, whose type is 
     with contextlib.suppress(Exception):  # a queue that is closed, or one of another release
         if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
             return True
-        reader = getattr(queue, "_reader", None)  # a pipe; where a thread pins memory it is a queue of that thread
-        if reader is None:
+        if not hasattr(queue, "_reader"):  # where a thread pins memory it is a queue of that thread, else a pipe
             return not queue.empty()
         poll = select.poll()  # in a quarter of the time that the pipe's own poll takes
-        poll.register(reader, select.POLLIN)
+        poll.register(queue._reader, select.POLLIN)
         return bool(poll.poll(0))
     return None

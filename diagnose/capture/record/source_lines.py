@@ -79,7 +79,7 @@ def _characters(line: str, offset: int) -> int:
 # Finds where a deque is indexed: the way to its middle is longer the more it holds.
 
 
-def indexed_deques(tree: ast.Module) -> list[Mapping[str, object]]:
+def indexed_deques(tree: ast.Module) -> Sequence[Mapping[str, object]]:
     """Return where deques are indexed by what is computed, as ``DequeRecord`` has it; not those assigned twice."""
     nodes = list(ast.walk(tree))
     assigned = [node for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) and _is_long_deque(node.value)]
@@ -261,7 +261,7 @@ class SourceTree(NamedTuple):
     loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
     seeded: list[int]  # draws that depend on nothing but a seed, in any function
-    deques: list[Mapping[str, object]]  # where they are indexed, as ``DequeRecord``
+    deques: Sequence[Mapping[str, object]]  # where they are indexed, as ``DequeRecord``
     statements: list[tuple[int, int]]  # the first and last line of each on several lines; of one with a body its head
 
 

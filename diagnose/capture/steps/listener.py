@@ -20,7 +20,6 @@ from diagnose.capture.steps.hooks import (
     in_backward,
     replace_function,
     watch_constructions,
-    watch_first_batches,
 )
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
@@ -171,15 +170,13 @@ class Listener:
     def install(self) -> None:
         """Put hooks into torch, which has just been imported."""
         self.installed = True
-        self._undo.append(watch_constructions(self._constructed))  # first: watch_ddp asks for its calls
-        self._undo.append(watch_first_batches(self._first_batch))
+        self._undo.append(watch_constructions(self._constructed))
         self._undo.append(hooks.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened, self._loads))
         self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
         self._undo.append(phase_hooks.watch_gradients(self._gradients_off))
         self._undo.append(phase_hooks.watch_modes(self._switched))
         self._undo.append(phase_hooks.watch_saves(self._saves))
-        self._undo.append(hooks.watch_ddp(self.script_config.watch_ddp))
         self._undo.append(hooks.watch_autocast(self.script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
@@ -231,10 +228,6 @@ class Listener:
     def _constructed(self, name: str, made: object) -> None:
         if self.active:
             self.script_config.constructed(name, made)
-
-    def _first_batch(self, dataset: object, batch: object) -> None:
-        if self.active:
-            self.script_config.first_batch(dataset, batch)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True
@@ -288,6 +281,7 @@ class Listener:
             self._iterators.add(iterator)
         if not self.brief:
             self.script_config.batch_delivered(dataset, iterator)
+            self.script_config.first_batch(dataset, batch)
         thread = get_ident()
         if thread in self._loading:
             return  # a batch of a dataset that has a DataLoader of its own

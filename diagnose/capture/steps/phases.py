@@ -17,6 +17,7 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import time
@@ -34,18 +35,10 @@ from diagnose.model.limits import MIN_REGIONS
 # Memory that the C library gave back to the system comes back page by page: the first access to each page stops its
 # thread until the system has found a page and cleared it.
 
-try:
-    import resource
-except ImportError:  # not a Unix
-    resource = None  # type: ignore[assignment]
-
-
-REPETITIONS = 3
-
 
 def minor_faults() -> int:
-    """Return how many pages of this process came without a read from storage; 0 where no system counts them."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource is not None else 0
+    """Return how many pages of this process came without a read from storage."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def page_fault_ns() -> float | None:
@@ -59,7 +52,7 @@ def page_fault_ns() -> float | None:
     if sys.platform != "linux":
         return None  # what gives memory back there is not known here
     found = []
-    for _ in range(REPETITIONS):
+    for _ in range(3):
         before, began = minor_faults(), time.perf_counter_ns()
         # More than the C library keeps in its heap: it is new memory each time.
         new = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)
@@ -88,10 +81,8 @@ def watch_gradients(off: OnSwitch) -> Undo:
     """
     import torch
 
-    undo = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
-    undo += _watch_draws(off)
-
-    return undo_all(undo)
+    regions = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
+    return undo_all([*regions, *_watch_draws(off)])
 
 
 def _watch_region(region: type, off: OnSwitch) -> tuple[Undo, Undo]:
@@ -216,7 +207,6 @@ def watch_saves(saving: OnSwitch) -> Undo:
             undo.append(replace_function(owner, name, watched))
 
     undo.extend([when_imported(saver[0], partial(watch, *saver)) for saver in SAVERS])
-
     return undo_all(undo)
 
 
