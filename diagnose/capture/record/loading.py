@@ -6,13 +6,14 @@ import ast
 import contextlib
 import ctypes
 import functools
+import inspect
 import os
 import sys
 import time
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -258,7 +259,9 @@ def batch_maker(loader: Any, dataset: object) -> tuple[str, int, int, str] | Non
     for function in (getattr(loader, "collate_fn", None), *methods):
         code = _code_of(function)
         if code is not None and is_users(code):
-            last = max(_lines(code), default=code.co_firstlineno)
+            last = code.co_firstlineno
+            with contextlib.suppress(OSError):  # the source is not known
+                last += len(inspect.getsourcelines(code)[0]) - 1
             return code.co_filename, code.co_firstlineno, last, code.co_name
     return None
 
@@ -270,10 +273,3 @@ def _code_of(function: Any) -> CodeType | None:
         function = type(function).__call__
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-def _lines(code: CodeType) -> Iterator[int]:
-    yield from (line for *_, line in code.co_lines() if line is not None)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _lines(inner)

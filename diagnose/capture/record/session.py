@@ -287,8 +287,8 @@ class Session:
     @property
     def _waited_s(self) -> float:
         """Return the time since the first event that may end a step: at the first boundary, the length of a step."""
-        began = self.listener.first_event_at
-        return time.monotonic() - began if began is not None else 0.0
+        now = time.monotonic()
+        return now - (self.listener.first_event_at or now)
 
     def _due_in(self) -> float:
         if self.plan is not None:

@@ -2,14 +2,13 @@
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
 saw (statements on several lines as one), the heads of the loops around them, the numbers of the lines at which samples
-draw at random, where deques are indexed, credentials masked, and of each file a checksum that identifies its version.
+draw at random, where deques are indexed, credentials masked.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import hashlib
 import linecache
 import re
 import stat
@@ -18,7 +17,6 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
@@ -242,7 +240,6 @@ def _blank(lines: list[bytes], node: ast.expr) -> None:
 
 # What the tree of a source file shows: loops but that of the training, samples' random draws, indexed deques.
 
-MAX_DRAWS = 100
 _TRAINS = re.compile(r"\.(backward|zero_grad)\(|autograd\.grad\(")
 _TRANSFORM = (
     r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|(?:Rand|Auto)Augment|ColorJitter|TrivialAugmentWide|AugMix"
@@ -278,8 +275,8 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     draws |= {number for number, line in enumerate(lines, 1) if re.search(_TRANSFORM, line.partition("#")[0])}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
-        sorted(draws)[:MAX_DRAWS],
-        sorted(drawn.seeded)[:MAX_DRAWS],
+        sorted(draws),
+        sorted(drawn.seeded),
         indexed_deques(tree),
         list(long_statements(tree)),
     )
@@ -317,19 +314,9 @@ MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same lin
 MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
 
 
-class _File(NamedTuple):
-    """One source file as it was read."""
-
-    lines: Sequence[str]
-    sha256: str  # of the file's bytes, "" for the cell of a notebook
-    changed_at: str  # ISO 8601, UTC; "" for the cell of a notebook
-
-
 class _Stored(NamedTuple):
     """What a capture holds of one source file."""
 
-    sha256: str
-    changed_at: str
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
     draws: list[int]  # lines
@@ -350,50 +337,45 @@ class SourceLines:
         self.changed: list[str] = []
         self.named: Sequence[tuple[str, int]] = ()
         self._began = time.time()
-        self._files: dict[str, _File | None] = {}
+        self._texts: dict[str, Sequence[str] | None] = {}
         self._trees: dict[str, SourceTree] = {}
 
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
         found: dict[str, _Stored] = {}
         for name, line in list(dict.fromkeys(places))[:MAX_STORED_LINES]:
-            file = self._file(name)
-            if file is None or not (text := _line_of(file, line)):
+            source = self.text(name) or ()
+            if not (text := _line_of(source, line)):
                 continue
             if name not in self._trees:
-                self._trees[name] = source_tree(file.lines)
+                self._trees[name] = source_tree(source)
             loops, draws, seeded, deques, statements = self._trees[name]
-            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, seeded, [], {}))
+            each = found.setdefault(name, _Stored({}, {}, draws, seeded, [], {}))
             each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
             each.lines[str(line)] = text
             for head, last in loops:
                 if head <= line <= last:
                     each.loops[str(head)] = last
-                    each.lines.setdefault(str(head), _line_of(file, head))
+                    each.lines.setdefault(str(head), _line_of(source, head))
             for first, last in statements:
                 if first <= line <= last:
                     each.statements[str(first)] = last
-                    each.lines[str(first)] = _statement_of(file, first, last)
+                    whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
+                    each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
         """Return all lines of a file of this process, None where it cannot be read or was changed since it began."""
-        file = self._file(name)
-        return file.lines if file is not None else None
+        if name not in self._texts:
+            self._texts[name] = None
+            with contextlib.suppress(OSError, ValueError, SyntaxError):  # unreadable, an odd name, or no text of Python
+                self._texts[name] = self._read(name)
+        return self._texts[name]
 
-    def _file(self, name: str) -> _File | None:
-        if name not in self._files:
-            try:
-                self._files[name] = self._read(name)
-            except (OSError, ValueError, SyntaxError):  # unreadable, an odd name, or no text of Python
-                self._files[name] = None
-        return self._files[name]
-
-    def _read(self, name: str) -> _File | None:
+    def _read(self, name: str) -> Sequence[str] | None:
         path = self._cwd / name
         if not path.exists():
-            cell = linecache.getlines(name) if name in linecache.cache else []  # where notebooks keep their cells
-            return _File(cell, "", "") if cell else None
+            return linecache.getlines(name) if name in linecache.cache else None  # where notebooks keep their cells
         state = path.stat()
         if not stat.S_ISREG(state.st_mode) or state.st_size > 8_000_000:  # a source file is smaller
             return None
@@ -401,21 +383,14 @@ class SourceLines:
             if path.is_relative_to(self._cwd) or not path.is_relative_to(tempfile.gettempdir()):
                 self.changed.append(name)  # else a library generated it as the script ran
             return None
-        data = path.read_bytes()
-        changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
-        return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
+        return decode_source(path.read_bytes()).split("\n")
 
 
 def _is_at(record: Mapping[str, object], line: int) -> bool:
     return int(str(record["line"])) <= line <= int(str(record["last"]))
 
 
-def _statement_of(file: _File, first: int, last: int) -> str:
-    """Return a statement on one line, credentials masked."""
-    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_LINE_WIDTH]
-
-
-def _line_of(file: _File, line: int) -> str:
+def _line_of(source: Sequence[str], line: int) -> str:
     """Return the text of a line as it is stored, "" where there is none."""
-    text = file.lines[line - 1].strip() if 0 < line <= len(file.lines) else ""
+    text = source[line - 1].strip() if 0 < line <= len(source) else ""
     return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]

@@ -163,7 +163,6 @@ class Listener:
         self._awaited = ""  # the class of the iterator that the main thread waits for, "" for none
         self._wait_over: Callable[[], None] | None = None
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._iterator: weakref.ref[Any] | None = None  # that delivered the last batch
         if step_on in ("auto", "marker"):
             self._undo.append(hooks.watch_marks(lambda origin: self._on_event("marker", origin)))
 
@@ -175,8 +174,8 @@ class Listener:
         self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened, self._loads))
         self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
         self._undo.append(phase_hooks.watch_gradients(self._gradients_off))
-        self._undo.append(phase_hooks.watch_modes(self._switched))
-        self._undo.append(phase_hooks.watch_saves(self._saves))
+        self._undo.append(phase_hooks.watch_modes(self._if_here(self.phases.mode)))
+        self._undo.append(phase_hooks.watch_saves(self._if_here(self.phases.saving)))
         self._undo.append(hooks.watch_autocast(self.script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
@@ -268,28 +267,22 @@ class Listener:
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
             return
-        meter = self.meter if self.choice.chosen != "dataloader" else None  # else it may hold a whole boundary
-        began = meter() if meter is not None else 0
         self._take_batch(iterator, batch)
-        if meter is not None:
-            self.own_ns += meter() - began
-
-    def _take_batch(self, iterator: object, batch: object) -> None:
-        dataset = getattr(iterator, "_dataset", None)
-        if self._iterator is None or self._iterator() is not iterator:
-            self._iterator = weakref.ref(iterator)
-            self._iterators.add(iterator)
-        if not self.brief:
-            self.script_config.batch_delivered(dataset, iterator)
-            self.script_config.first_batch(dataset, batch)
         thread = get_ident()
         if thread in self._loading:
             return  # a batch of a dataset that has a DataLoader of its own
-        on_main = thread == self._main
-        if on_main:
+        if self._step_on == "dataloader" or thread == self._main:
+            self._on_event("dataloader", getattr(iterator, "_dataset", None))  # another thread's is ahead of the steps
+
+    @_metered
+    def _take_batch(self, iterator: object, batch: object) -> None:
+        self._iterators.add(iterator)
+        if not self.brief:
+            dataset = getattr(iterator, "_dataset", None)
+            self.script_config.batch_delivered(dataset, iterator)
+            self.script_config.first_batch(dataset, batch)
+        if get_ident() == self._main and self._main not in self._loading:
             self.phases.batch(0 if self.brief else num_numbers(batch))
-        if self._step_on == "dataloader" or on_main:
-            self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
     def _steps_here(self) -> bool:
         """Return whether what happens now happens on the thread that steps."""
@@ -300,13 +293,14 @@ class Listener:
         if self._steps_here() and not (begins and (by_torch() or in_module())):
             self.phases.gradients_off(begins)
 
-    def _switched(self, module: object, training: bool) -> None:
-        if self._steps_here():
-            self.phases.mode(module, training)
+    def _if_here(self, act: phase_hooks.OnSwitch) -> phase_hooks.OnSwitch:
+        """Return a function that acts on the thread that steps only."""
 
-    def _saves(self, begins: bool) -> None:
-        if self._steps_here():
-            self.phases.saving(begins)
+        def acted(on: bool) -> None:
+            if self._steps_here():
+                act(on)
+
+        return acted
 
     @_metered
     def _backward_begins(self) -> None:

@@ -139,7 +139,7 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(sub)
 
 
-def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
+def watch_modes(switched: OnSwitch) -> Undo:
     """Report each call of ``module.train()`` or ``module.eval()`` that changes a module's mode; its children follow."""
     from torch.nn import Module
 
@@ -156,7 +156,7 @@ def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
             finally:
                 busy = False
             if before != self.training:
-                switched(self, self.training)
+                switched(self.training)
             return result
 
         return watched_train
@@ -243,6 +243,12 @@ class _Step:
         # Forward passes with gradients on, before the first backward pass: begin, end and what keeps them.
         self.forwards: list[tuple[int, int, weakref.ref[object] | None]] = []
 
+    def spend(self, phase: str, ns: int) -> None:
+        """Add time to loading, evaluation or checkpoint."""
+        setattr(self, phase, getattr(self, phase) + ns)
+        if not self.first_backward:
+            self.before_backward += ns
+
 
 class Phases:
     """Takes the events of one thread; ``take`` returns what came since ``begin``."""
@@ -255,7 +261,6 @@ class Phases:
         self._eval_began = self._off_began = self._load_began = self._save_began = 0  # 0: not inside one
         self._forward_began = 0
         self.most_unused = 0  # forward passes of a step that its backward passes cannot use
-        self._eval_of: object = None
 
     def begin(self) -> None:
         """Begin a step now; a phase that is under way goes on in it."""
@@ -268,13 +273,12 @@ class Phases:
         """Forget the phase that is under way: its end will not be reported."""
         self._eval_began = self._off_began = self._load_began = self._save_began = 0
 
-    def mode(self, module: object, training: bool) -> None:
+    def mode(self, training: bool) -> None:
         """Take notice of a module's change of mode."""
-        if training:
-            if self._eval_began:
-                self._end_evaluation()
-        elif not self._eval_began:
-            self._eval_began, self._eval_of = self._clock(), module
+        if training and self._eval_began:
+            self._end_evaluation()
+        elif not training:
+            self._eval_began = self._eval_began or self._clock()
 
     def gradients_off(self, begins: bool) -> None:
         """Take notice of an interval without gradients, outside of any module's own forward pass."""
@@ -309,8 +313,7 @@ class Phases:
             return
         began, self._load_began = self._load_began, 0
         if began and not self._eval_began:
-            step.loading += now - began
-            step.before_backward += 0 if step.first_backward else now - began
+            step.spend("loading", now - began)
 
     def batch(self, numbers: int) -> None:
         """Take notice of a batch that was delivered and how many numbers it holds."""
@@ -327,8 +330,7 @@ class Phases:
             return
         began, self._save_began = self._save_began, 0
         if began and not self._eval_began:
-            self._step.checkpoint += now - began
-            self._step.before_backward += 0 if self._step.first_backward else now - began
+            self._step.spend("checkpoint", now - began)
 
     def backward(self) -> None:
         """Take notice of a backward pass: no module that is in its evaluation mode meanwhile is being evaluated."""
@@ -373,9 +375,7 @@ class Phases:
             self.most_unused = max(self.most_unused, len(unused))
 
     def _end_evaluation(self) -> None:
-        spent = self._clock() - self._eval_began
-        self._step.evaluation += spent
-        self._step.before_backward += 0 if self._step.first_backward else spent
+        self._step.spend("evaluation", self._clock() - self._eval_began)
         self._eval_began = 0
 
 
