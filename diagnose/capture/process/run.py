@@ -283,7 +283,7 @@ class Tracer:
         self.options = replace(options, step_on="marker")
         self._command, self._listener = command, listener
         self.folder: Path | None = None
-        self._report: Callable[[str], None] = progress.report if progress is not None else lambda _text: None
+        self._report = progress.report if progress is not None else _report_nothing
         self._session: Session | None = None
 
     def __enter__(self) -> Tracer:

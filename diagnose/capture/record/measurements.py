@@ -53,7 +53,7 @@ class DeviceClock:
         try:
             while len(self._waiting) > 1 and time.monotonic() < ends:
                 self._collect()
-                time.sleep(0.005 if len(self._waiting) > 1 else 0)
+                time.sleep(0.005)
         except RuntimeError:
             self._waiting.clear()
 

@@ -28,7 +28,7 @@ from diagnose.capture.record.window import (
     WindowKind,
     packed,
 )
-from diagnose.capture.steps.hooks import Undo, around, replace_function
+from diagnose.capture.steps.hooks import Undo, around, nothing, replace_function
 from diagnose.model.files import reason, replace_private
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class AnomalyStacks:
     """Watches the calls of modules on the thread that starts it, until one runs under anomaly detection."""
 
     def __init__(self) -> None:
-        self._undo: Undo | None = None
+        self._undo: Undo = nothing
         self._thread = 0
         self.stack_ns = 0  # that one stack takes, 0 where anomaly detection is off
 
@@ -147,9 +147,7 @@ class AnomalyStacks:
 
     def stop(self) -> None:
         """End watching."""
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
+        self._undo()
 
     def _watched(self, call: Any) -> Callable[..., Any]:
         def watched_call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +183,7 @@ class OtherProfilers:
         self.place = ""  # "file:line" where the script made its latest profiler
         self._on_start = on_start
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._undo: Undo = lambda: None
+        self._undo: Undo = nothing
 
     def watch(self) -> None:
         """Begin watching; torch must have been imported."""

@@ -21,8 +21,6 @@ from diagnose.capture import step_marker as marker
 
 # What autograd does on this thread at this moment.
 
-_graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
-
 
 def gradients_on() -> bool:
     """Return whether operators are recorded for a backward pass, or would be once torch is imported."""
@@ -32,13 +30,8 @@ def gradients_on() -> bool:
 
 def in_backward() -> bool:
     """Return whether this thread is executing a backward pass."""
-    global _graph_task_id  # noqa: PLW0603  # looked up once: this is called at each step
-    if _graph_task_id is None:
-        torch = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "_C"):
-            return False
-        _graph_task_id = torch._C._current_graph_task_id
-    return _graph_task_id() != -1
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "_C") and bool(torch._C._current_graph_task_id() != -1)
 
 
 # Replaces a function of a class or a module, and puts it back.
@@ -65,6 +58,10 @@ def replace_function(owner: Any, name: str, make: Callable[[Any], Callable[..., 
                 setattr(owner, name, original)
 
     return undo
+
+
+def nothing() -> None:
+    """Undo nothing."""
 
 
 def undo_all(undo: Sequence[Undo]) -> Undo:

@@ -49,7 +49,7 @@ class ForwardPasses:
     def __init__(self, phases: Phases, counts: Callable[[], bool]) -> None:
         self._phases, self._counts = phases, counts
         self._began = False
-        self._hook: Undo | None = hooks.watch_forward(self._begins, self._over)
+        self._hook = hooks.watch_forward(self._begins, self._over)
         self._undo_compile = self._before_compiling()
 
     def settle(self) -> None:
@@ -59,10 +59,8 @@ class ForwardPasses:
 
     def stop(self) -> None:
         """Remove the hooks."""
-        if self._hook is not None:
-            self._hook()
-            self._hook = None
-            self._undo_compile()
+        self._hook()
+        self._undo_compile()
 
     def _before_compiling(self) -> Undo:
         import torch
