@@ -21,6 +21,7 @@ from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.window import (
     SAFETY,
     TRACE_POLL_S,
+    UNKNOWN_STEP,
     ScriptHeap,
     StepSize,
     TraceSize,
@@ -429,7 +430,9 @@ class Recorder:
         self._first = 0
         times: list[int] = []
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
-        self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap, self._expected.get(kind))
+        self._size = size = TraceSize(
+            kind, self._highest.get(kind), self.script_heap, self._expected.get(kind, UNKNOWN_STEP)
+        )
         self._hooks.look()
         small = False
         try:

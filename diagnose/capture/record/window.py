@@ -389,6 +389,9 @@ class StepSize(NamedTuple):
         return SAFETY * self.mb / max(self.s, 1e-6)
 
 
+UNKNOWN_STEP = StepSize(math.inf, math.inf)
+
+
 class TraceSize:
     """The estimate for one window, which begins now.
 
@@ -400,7 +403,7 @@ class TraceSize:
         kind: WindowKind,
         mb_per_s: float | None = None,
         script: ScriptHeap | None = None,
-        step: StepSize | None = None,
+        step: StepSize = UNKNOWN_STEP,
     ) -> None:
         self._step = step
         self._num_steps = 0
@@ -409,7 +412,7 @@ class TraceSize:
         script = script or ScriptHeap()
         self._kept_mb_per_s, self._swing_mb = script.kept_mb_per_s, script.swing_mb
         self._began = self._step_began = time.monotonic()
-        self._lowest = heap_mb()
+        self._lowest = heap_mb() or math.inf
         self.whole_steps_mb = 0.0  # an upper bound of what the steps give that are over
 
     @property
@@ -432,17 +435,13 @@ class TraceSize:
         return max(self.whole_steps_mb, self._estimate(self._swing_mb, self._num_steps + 1))
 
     def _estimate(self, swing_mb: float, num_steps: int) -> float:
-        bound = min((self.elapsed_s + TRACE_POLL_S) * self._mb_per_s, self._by_steps(num_steps))
+        bound = (self.elapsed_s + TRACE_POLL_S) * self._mb_per_s
+        # Recording lengthens a step, on a busy machine up to four times: one that lasts longer does something else.
+        if time.monotonic() - self._step_began <= 4.0 * self._step.s:
+            bound = min(bound, SAFETY * num_steps * self._step.mb)
         heap = heap_mb()
-        if heap is None or self._lowest is None:
+        if heap is None:
             return bound
         self._lowest = min(self._lowest, heap)
         grown = heap - self._lowest - swing_mb - self.elapsed_s * self._kept_mb_per_s
         return min(bound, max(0.0, grown) * self._json_per_heap)
-
-    def _by_steps(self, num: int) -> float:
-        """Return what so many steps give at most; no bound where the present one is unlike those before."""
-        # Recording lengthens a step, on a busy machine up to four times: one that lasts longer does something else.
-        if self._step is None or time.monotonic() - self._step_began > 4.0 * self._step.s:
-            return math.inf
-        return SAFETY * num * self._step.mb
