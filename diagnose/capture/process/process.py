@@ -29,7 +29,7 @@ STORE_KEY = "diagnose/run_id"
 
 def rank_and_size() -> tuple[int, int]:
     """Return rank and number of ranks: torch.distributed's once it is up, what the launcher set before that."""
-    distributed = _distributed()
+    distributed = process_group()
     if distributed is not None:
         return int(distributed.get_rank()), int(distributed.get_world_size())
     try:
@@ -54,7 +54,7 @@ def agree_on_run_id() -> str:
     The ranks' store takes the first proposal; it answers at once and waits for no other rank. Without it the
     launcher's variables must do.
     """
-    distributed = _distributed()
+    distributed = process_group()
     if distributed is not None:
         try:
             store = distributed.distributed_c10d._get_default_store()
@@ -65,7 +65,8 @@ def agree_on_run_id() -> str:
     return hashlib.sha256("|".join(known).encode()).hexdigest()[:32] if any(known) else uuid.uuid4().hex
 
 
-def _distributed() -> Any:  # the module torch.distributed, if it is loaded and initialised
+def process_group() -> Any:  # a module
+    """Return torch.distributed if this process is in a group, None otherwise."""
     module = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() and module.is_initialized() else None
 

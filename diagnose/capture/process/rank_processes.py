@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import end_workers, rank_and_size
+from diagnose.capture.process.process import end_workers, process_group, rank_and_size
 from diagnose.capture.process.script import Ended, StopScript, stop_script
 from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
@@ -87,11 +87,10 @@ class KeptStore:
 
     def keep(self) -> None:
         """Keep the store of the group, where there is one."""
-        module = sys.modules.get("torch.distributed")
-        if module is None or not module.is_available() or not module.is_initialized():
-            return
-        with contextlib.suppress(RuntimeError, ValueError, AttributeError):
-            self.store = module.distributed_c10d._get_default_store()
+        distributed = process_group()
+        if distributed is not None:
+            with contextlib.suppress(RuntimeError, ValueError, AttributeError):
+                self.store = distributed.distributed_c10d._get_default_store()
 
     def _before_destroy(self, destroy: Callable[..., Any]) -> Callable[..., object]:
         def destroyed(*args: Any, **kwargs: Any) -> object:
@@ -256,12 +255,10 @@ def adopt_ranks(folder: CaptureFolder) -> Path | None:
 
 def destroy_process_group() -> None:
     """Leave the script's process group, which its own code can no longer do."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        try:
+    distributed = process_group()
+    if distributed is not None:
+        with contextlib.suppress(RuntimeError, ValueError):  # another rank has left it already
             distributed.destroy_process_group()
-        except (RuntimeError, ValueError):  # another rank has left it already
-            return
 
 
 NO_RANKS = ("torch.utils.data", "multiprocessing.", "concurrent.")  # whose targets are workers of loaders and pools

@@ -152,9 +152,9 @@ class Plan:
         self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
     ) -> None:
         self._together = hooks.num_ranks > 1
+        longest_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
         # Ranks that decided by their own clocks would part: together they have no bound of time.
-        longest_s = math.inf if self._together else options.max_seconds
-        self._max_s = min(longest_s, hooks.quick_s) if options.quick else longest_s
+        self._max_s = math.inf if self._together else longest_s
         self._at_once = at_once
         self.done = self.failed = False
         self.num_steps = 0

@@ -74,16 +74,18 @@ def undo_all(undo: Sequence[Undo]) -> Undo:
     return undo_each
 
 
-def around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
+def _ignore(_origin: object) -> None:
+    """Take no notice."""
+
+
+def around(cls: type, name: str, *, before: OnEvent = _ignore, after: OnEvent = _ignore) -> Undo:
     """Call ``before`` and ``after`` with the object around each call of the method ``name``."""
 
     def make(original: Any) -> Callable[..., Any]:
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                before(self)
+            before(self)
             result = original(self, *args, **kwargs)
-            if after is not None:
-                after(self)
+            after(self)
             return result
 
         return wrapped
