@@ -109,7 +109,7 @@ class SamplerProcess:
     def attach(self, libraries: tuple[str, ...]) -> bool:
         """Return whether it sees a line of this thread that is known; ``libraries`` begin the files of no user code."""
         if self._attached or self.failure:
-            return self._attached and not self.failure
+            return self._attached
         try:
             self.start()
             self._await_ready()
@@ -174,14 +174,11 @@ class SamplerProcess:
 
     def forget(self) -> None:
         """Leave it to the process that this one was forked from."""
-        if self._channel is not None and self._is_open():
-            self._channel.close()
-        self._channel, self.failure = None, "It samples another process."
+        self.close()
+        self.failure = "It samples another process."
 
     def _own_channel(self) -> socket.socket:
-        if self._channel is None:
-            raise self._fail("It was not started.")
-        if not self._is_open():
+        if self._channel is None or not self._is_open():
             raise self._fail("The script closed its socket.")
         return self._channel
 
@@ -416,11 +413,9 @@ class Samplers:
 
     def stop(self) -> None:
         """End the threads and the process."""
-        for watch in (self._in_windows, self._of_run):
+        for watch in (self._in_windows, self._of_run, self._gc_watch):
             if watch is not None:
                 watch.stop()
-        if self._gc_watch is not None:
-            self._gc_watch.stop()
         self._process.close()
 
     @property

@@ -14,13 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
-from diagnose.capture.steps.hooks import (
-    Undo,
-    gradients_on,
-    in_backward,
-    replace_function,
-    watch_constructions,
-)
+from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, replace_function, watch_constructions
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
 from diagnose.model.limits import MIN_REGIONS, StepOn
