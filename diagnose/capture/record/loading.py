@@ -13,13 +13,14 @@ import time
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import tree_of
+from diagnose.capture.steps.hooks import nothing
 
 # What the processes that load batches read and compute: Linux's own counters, read at the ends of each window.
 #
@@ -130,7 +131,7 @@ class DrawnBatches:
 
     def __init__(self) -> None:
         self._own: set[int] = set()  # datasets with generators of their own
-        self._begun: weakref.ref[Any] | None = None  # the iterator whose first batch came
+        self._begun: Callable[[], Any] = nothing  # the iterator whose first batch came
         self._before: tuple[Hashable, ...] = ()
         self._looked: Counter[int] = Counter()  # batches, by dataset
         self._drew: set[int] = set()
@@ -138,7 +139,7 @@ class DrawnBatches:
     def asked(self, iterator: Any) -> None:  # torch's iterator, whose type is private
         """Take down where the generators stand before a batch is made."""
         self._before = ()
-        if self._begun is None or self._begun() is not iterator:
+        if self._begun() is not iterator:
             self._begun = weakref.ref(iterator)
             return
         dataset = getattr(iterator, "_dataset", None)
@@ -149,7 +150,7 @@ class DrawnBatches:
 
     def delivered(self, dataset: object, iterator: object) -> None:
         """Compare with where they stand once it is there."""
-        if self._before and self._begun is not None and self._begun() is iterator:
+        if self._before and self._begun() is iterator:
             self._looked[id(dataset)] += 1
             if random_state() != self._before:
                 self._drew.add(id(dataset))

@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_maker, comes_again
-from diagnose.capture.steps.hooks import ANOMALY
+from diagnose.capture.steps.hooks import ANOMALY, nothing
 from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
@@ -60,10 +60,6 @@ OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize
 DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
 
 
-def _nothing() -> None:
-    """Stand for a reference to nothing."""
-
-
 class _Loader:
     """What was seen of the DataLoaders of one dataset."""
 
@@ -71,9 +67,9 @@ class _Loader:
         self.dataset = dataset  # its id
         self.described: dict[str, object] = {}  # empty until one is opened
         self.sizes: dict[str, int] = {}  # of the first batch
-        self.opened: Callable[[], Any] = _nothing  # the loader itself
+        self.opened: Callable[[], Any] = nothing  # the loader itself
         self.opening: object = None  # the same, until its iterator is known
-        self.iterator: Callable[[], Any] = _nothing
+        self.iterator: Callable[[], Any] = nothing
         self.batches = 0
         self.updates = 0  # of the weights, before which it delivered batches
         self.since_update = False
@@ -133,7 +129,7 @@ class ScriptConfig:
     def loader_opened(self, loader: object, dataset: object) -> None:
         """Take down a DataLoader that starts an epoch."""
         known = self._of(dataset)
-        known.opened = _reference(loader) or _nothing
+        known.opened = _reference(loader) or nothing
         if not getattr(loader, "persistent_workers", False):  # such a one holds its iterator
             known.opening = loader
         if not known.described:

@@ -462,9 +462,10 @@ def wide_types(value: Any, depth: int = 0) -> bool:
     if depth > MAX_PART_DEPTH:
         return True
     if isinstance(value, dict):
-        return any(wide_types(each, depth + 1) for each in value.values())
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return any(wide_types(each, depth + 1) for each in value)
-    if _array(value)[0]:
-        return _array(value)[2]
+    what, _, is_wide = _array(value)
+    if what:
+        return is_wide
     return not isinstance(value, str | bytes | int | float | bool | None) and not hasattr(value, "shape")

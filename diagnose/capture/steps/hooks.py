@@ -61,7 +61,7 @@ def replace_function(owner: Any, name: str, make: Callable[[Any], Callable[..., 
 
 
 def nothing() -> None:
-    """Undo nothing."""
+    """Do nothing, and return nothing."""
 
 
 def undo_all(undo: Sequence[Undo]) -> Undo:
