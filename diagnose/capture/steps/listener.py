@@ -259,22 +259,20 @@ class Listener:
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
             return
-        self._take_batch(iterator, batch)
-        thread = get_ident()
-        if thread in self._loading:
-            return  # a batch of a dataset that has a DataLoader of its own
-        if self._step_on == "dataloader" or thread == self._main:
-            self._on_event("dataloader", getattr(iterator, "_dataset", None))  # another thread's is ahead of the steps
-
-    @_metered
-    def _take_batch(self, iterator: object, batch: object) -> None:
+        meter = self.meter
+        began = meter() if meter is not None else 0
+        thread, dataset = get_ident(), getattr(iterator, "_dataset", None)
+        is_inner = thread in self._loading  # a batch of a dataset that has a DataLoader of its own
         self._iterators.add(iterator)
         if not self.brief:
-            dataset = getattr(iterator, "_dataset", None)
             self.script_config.batch_delivered(dataset, iterator)
             self.script_config.first_batch(dataset, batch)
-        if get_ident() == self._main and self._main not in self._loading:
+        if thread == self._main and not is_inner:
             self.phases.batch(0 if self.brief else num_numbers(batch))
+        if meter is not None:
+            self.own_ns += meter() - began
+        if not is_inner and (self._step_on == "dataloader" or thread == self._main):
+            self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
     def _steps_here(self) -> bool:
         """Return whether what happens now happens on the thread that steps."""
