@@ -18,9 +18,10 @@ from diagnose.errors import InputError
 from diagnose.text.plain_text import middle
 
 __all__ = [
-    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "ExpressionRecord", "FileName",
-    "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord", "LookupRecord", "Milliseconds",
-    "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode", "fitting",
+    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "DequeRecord",
+    "ExpressionRecord", "FileName", "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord",
+    "Milliseconds", "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode",
+    "fitting",
 ]  # fmt: skip
 
 
@@ -186,15 +187,13 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spread: tuple[str, ...] | None = None  # keys that a ** passes; None where they are not known
 
 
-class LookupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A test in a list, or an index into a deque; ``made``: what builds a list, where a set can stand in its place."""
+class DequeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A place that indexes a deque."""
 
     line: Count
     last: Count
     name: str
     built: Count  # line
-    indexed: bool = False
-    made: CallRecord | None = None
 
 
 class LoadingCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from diagnose.capture.dataflow.storages import Storages
+from diagnose.capture.dataflow.window import DataflowWindow
 from diagnose.capture.record.sampler import is_users_file, users_frames
 from diagnose.capture.record.source_lines import tree_of
 
@@ -42,12 +43,15 @@ class Holder(NamedTuple):
     key: str  # after it, "" for none
 
 
-def holders(storages: Storages, last_step: int, nodes: range) -> list[Holder]:
-    """Return what holds values of the recorded steps before ``last_step``; ``nodes`` are autograd's of those steps.
+def holders(window: DataflowWindow) -> list[Holder]:
+    """Return what holds values of the recorded steps before the last one.
 
-    To be called at a step boundary, on the thread that steps.
+    To be called at a step boundary, on the thread that steps; no more is recorded after it.
     """
-    search = _Search(storages, last_step, nodes)
+    window.pause()
+    if not window.num_steps:
+        return []
+    search = _Search(window.storages, window.num_steps - 1, window.earlier_nodes)
     for file, function, names in _namespaces(sys._getframe(1)):
         search.add(file, function, names)
     return search.run()

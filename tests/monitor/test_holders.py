@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from diagnose.capture.dataflow.holders import Holder, storing_lines
-
 torch = pytest.importorskip("torch")
 from diagnose.capture.dataflow.window import DataflowWindow  # noqa: E402  # needs torch
+from diagnose.monitor.holders import Holder, holders, storing_lines  # noqa: E402
 
 STORED = {}
 
@@ -36,7 +35,7 @@ def found_after(step, num_steps=2):
         for _ in range(num_steps):
             step()
             window.end_step()
-        return window.holders()
+        return holders(window)
 
 
 def names(found):
