@@ -29,7 +29,17 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 
-__all__ = ["Estimate", "Round", "Verdict", "beats", "estimate", "instance_ratios", "t_quantile"]
+__all__ = [
+    "MIN_INSTANCES",
+    "MIN_ROUNDS",
+    "Estimate",
+    "Round",
+    "Verdict",
+    "beats",
+    "estimate",
+    "instance_ratios",
+    "t_quantile",
+]
 
 Verdict: TypeAlias = Literal["better", "worse", "even", "open"]
 

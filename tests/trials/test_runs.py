@@ -14,9 +14,10 @@ from diagnose.text.progress import Progress
 from diagnose.trials import limits
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.copying import CopyLimits, below, plan_copy
+from diagnose.trials.launch import read_result
 from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import Schedule, prove
-from diagnose.trials.runs import Command, Runner, read_result, record
+from diagnose.trials.runs import Command, Runner, record
 
 PATIENCE_S = 60
 
