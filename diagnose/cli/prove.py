@@ -23,15 +23,14 @@ from diagnose.trials.candidates import arguments_for_edits, arguments_of, check_
 from diagnose.trials.copying import plan_copy
 from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.prove import (
-    NOTHING_TRIED,
     OWN_RANKS,
     Budget,
-    ProveResult,
     parse_budget,
     proven,
     starts_own_ranks,
     with_trials,
 )
+from diagnose.trials.prove_result import NOTHING_TRIED, ProveResult
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +21,15 @@ from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.text.masking import MASK, mask_command
 from diagnose.text.plain_text import clean, middle, one_line
 from diagnose.text.progress import Progress
+from diagnose.trials.by_turns import LiveRuns
 from diagnose.trials.copying import CopyPlan, in_copy, plan_copy
 from diagnose.trials.guard import hosts_text
+from diagnose.trials.in_sequence import Schedule
 from diagnose.trials.launch import Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
-from diagnose.trials.prove import Schedule
 from diagnose.trials.run_folder import VARIABLE
+from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 
 __all__ = ["Command", "Runner", "in_the_copy", "record", "recorded_command"]
@@ -114,8 +118,47 @@ class Runner:
             name_originals(capture, self._root)
         return run
 
+    @property
+    def turns(self) -> LiveRuns:
+        """Return what lets forms of the script be alive at once."""
+        return self
+
+    @property
+    def why_no_turns(self) -> str:
+        """Return why no two processes of the script can be alive at once, "" if they can."""
+        whys = {
+            "only Linux shows what it takes": sys.platform != "linux",
+            "those in one working folder would write over each other": self.cwd_mode == "same",
+            "ranks of a launcher cannot wait for each other yet": bool(self.command.launcher),
+        }
+        return next(
+            (f"Runs follow one another instead of taking turns: {why}." for why, is_so in whys.items() if is_so), ""
+        )
+
+    def live(self, number: int, ids: Sequence[str], *, timeout_s: float) -> TurnProcess:
+        """Prepare a process that takes turns, in the copy of this number, which no live process may use.
+
+        Raises:
+            OriginalsChangedError: the user's files changed during an earlier run.
+        """
+        folder = self._new_folder(ids)
+        place = self._restored(number)
+        return TurnProcess(
+            self._launch(folder, place, ids),
+            folder,
+            self._order(folder, ids),
+            self._private / f"s{self.num_runs}",
+            lambda run: self._finished(run, folder, place),
+            timeout_s,
+        )
+
+    def num_copies(self) -> float:
+        """Return for how many copies of the working folder the disk has room, with as much again left free."""
+        size = self._workplace.plan.num_bytes if self._workplace is not None else 0
+        return shutil.disk_usage(self._private).free / (2 * size) if size else inf
+
     def close(self) -> None:
-        """Remove the copy of the working folder, and the backup of files that have not changed."""
+        """Remove the copies of the working folder, and the backup of files that have not changed."""
         if self._workplace is not None:
             self._keep_changes(self._workplace.remove())
             self._workplace = None

@@ -126,11 +126,15 @@ class TurnProcess:
         """Return the largest memory that it and what it has started had to themselves, as far as the system shows."""
         return sum(_own_peak(pid) for pid in (self._pid, *descendants(self._pid))) if self._pid else 0
 
-    def end(self) -> TrialResult:
-        """End the script as a trial ends; return what it measured. What is left of it is killed."""
+    def stop(self) -> None:
+        """Ask the script to end as a trial ends."""
         self._signal(signal.SIGCONT)
         if self._socket is not None:
             self._send("stop")
+
+    def end(self) -> TrialResult:
+        """Stop the script, and return what it measured; what is left of it is killed."""
+        self.stop()
         return self._ended(self._wait_for_end())
 
     def failed(self, why: str) -> TrialResult:
@@ -154,13 +158,13 @@ class TurnProcess:
         if self._guard is None:
             return
         self._signal(signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.close(self._pipe)  # the guard ends what it finds below itself
+        self._guard.terminate()  # it ends what it finds below itself
         try:
             self._guard.wait(END_S)
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()
+        os.close(self._pipe)  # not before: to the guard it means that this process is gone
         kill_marked(VARIABLE, self.launch.name)
         self._guard, self._pid = None, 0
         for each in (self._socket, self._listening):

@@ -13,9 +13,12 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from diagnose.errors import CaptureError
-from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, Estimate, Round, beats, estimate
+from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, Estimate, Round, estimate
 
-__all__ = ["Form", "Look", "ScriptEndedError", "TurnPlan", "TurnResult", "take_turns"]
+__all__ = ["NARROW", "Form", "Look", "ScriptEndedError", "TurnPlan", "TurnResult", "take_turns"]
+
+
+NARROW = 0.03  # half of a gain's interval: what is predicted is no more exact
 
 
 class ScriptEndedError(CaptureError):
@@ -82,9 +85,9 @@ def take_turns(
 ) -> TurnResult:
     """Measure forms against the unchanged ones until every candidate is certain, or the time is over.
 
-    A candidate is certain once it is faster, slower, or within 2 %. One that is certain and not faster, or slower than
-    another candidate for certain, is dropped, and the rest gets its time. Where the script of one form ends, all forms
-    get new processes.
+    A candidate is certain once it is faster, slower, or within 2 %. One that is certain and not faster, or whose gain
+    is known to within 3 %, is dropped, and the rest gets its time. Where the script of one form ends, all get new
+    processes.
 
     Args:
         forms: All of them.
@@ -148,16 +151,14 @@ def _look(found: TurnResult, num_forms: int, unchanged: Sequence[int], num_plann
 
 
 def _is_over(found: TurnResult, running: list[int], unchanged: Sequence[int]) -> bool:
-    """Drop the candidates that cannot be the answer; return whether no other one is open."""
+    """Drop the candidates of which enough is known; return whether no other one is open."""
     estimates = found.estimates
-    candidates = [number for number in running if number not in unchanged]
-    for number in candidates:
+    for number in [number for number in running if number not in unchanged]:
         own = estimates[number]
-        beaten = any(beats(estimates[other], own) for other in candidates)
-        if own.verdict in ("worse", "even") or beaten:
+        if own.verdict in ("worse", "even") or (own.verdict == "better" and own.half_width <= NARROW):
             running.remove(number)
             found.dropped[number] = found.seconds
-    return all(estimates[number].verdict == "better" for number in running if number not in unchanged)
+    return all(number in unchanged for number in running)
 
 
 def _seems_over(found: TurnResult, running: Sequence[int], unchanged: Sequence[int]) -> bool:

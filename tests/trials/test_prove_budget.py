@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from diagnose.trials.candidates import Candidate
+from diagnose.trials.in_sequence import Recorded, Schedule
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove import Recorded, Schedule, prove
+from diagnose.trials.prove import prove
 
 
 class Ticking:
@@ -15,6 +16,7 @@ class Ticking:
     clock = 0.0
     warm_up = timed = 0
     schedule = Schedule()
+    turns = None
 
     def __init__(self, wall_s=10.0, changed_s=None, changed_ns=5e6):
         self.wall_s, self.changed_s, self.changed_ns = wall_s, changed_s or wall_s, changed_ns
@@ -34,7 +36,7 @@ class Ticking:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     monkeypatch.setattr(Ticking, "clock", 0.0)
-    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: Ticking.clock)
+    monkeypatch.setattr("time.monotonic", lambda: Ticking.clock)
 
 
 def run(script, budget_s, *names, recorded_s=0.0, kept_s=0.0):
@@ -62,7 +64,7 @@ def test_no_run_begins_or_goes_on_beyond_the_budget(budget_s, ran):
 def test_one_unchanged_run_makes_nothing_certain():
     result = run(Ticking(), 32, "schedule-gc")
     assert result.best == ()
-    assert "one unchanged run only" in result.trials[0].note
+    assert "how far equal runs differ" in result.trials[0].note
 
 
 def test_a_change_that_the_budget_cuts_off_has_not_failed():
@@ -88,7 +90,7 @@ def test_time_kept_for_a_recording_with_gains_goes_to_unchanged_runs_where_there
     result = run(script, 38, "schedule-gc", recorded_s=18.0, kept_s=kept_s)
     assert script.ran == [(), ("schedule-gc",), ("schedule-gc",), *extra]
     (trial,) = result.trials
-    assert ("one unchanged run only" in trial.note) is (not extra)
+    assert ("how far equal runs differ" in trial.note) is (not extra)
     assert ("measured once only" in trial.note) is (len(extra) == 1)
     assert result.best == (("schedule-gc",) if extra else ())
     assert Ticking.clock <= 38 + kept_s

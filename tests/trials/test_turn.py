@@ -141,6 +141,7 @@ def test_on_a_device_steps_are_timed_in_its_queue_and_it_is_drained_once_a_block
         device.waits += 1
 
     device.Event, device.synchronize = Event, synchronize
+    device.mem_get_info = lambda: (7, 9)
     for module in (measuring, turn):
         monkeypatch.setattr(module, "used_cuda", lambda: device)
     for line in ("go 0.09", "go 0.09", "stop"):
@@ -150,6 +151,6 @@ def test_on_a_device_steps_are_timed_in_its_queue_and_it_is_drained_once_a_block
         clock.ns += 1_000_000  # the host only launches
         device.queued_ns += 30_000_000
         timer.boundary()
-    assert parent.answer() == {"ready": True, "device_free": None}
+    assert parent.answer() == {"ready": True, "device_free": 7}
     assert [parent.answer()["steps"] for _ in range(2)] == [[30e6] * 3] * 2
     assert device.waits == 3  # before the first block, and after each
