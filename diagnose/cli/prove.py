@@ -232,7 +232,7 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
     """
     report, command, plan = request.progress.report, runner.command, runner.plan
     where = (
-        f"in one copy of the working folder ({plan.size_text}) that is restored before each run and removed at the end"
+        f"in copies of the working folder ({plan.size_text} each), restored before each run and removed at the end"
         if plan is not None
         else "each time in the working folder itself"
     )
@@ -240,7 +240,7 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
     duration_text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     report(
         f"this runs {command.text} repeatedly for up to {duration_text}, {where}; "
-        f"each run is stopped after some dozens of steps. {runner.enforced.text}"
+        f"each run is stopped once it has trained for long enough. {runner.enforced.text}"
     )
     if plan is None:
         report(

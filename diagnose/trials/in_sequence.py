@@ -4,8 +4,7 @@ Order of the runs: unchanged, unchanged (its noise), then for each candidate cha
 candidate stands between two baselines, and a drift of the machine falls on both. Unchanged runs take a third of the
 budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run once
 more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again, the least
-certain first, while the budget lasts. Where nothing is a gain, the time that is left goes to the best change that is
-open.
+certain first, while the budget lasts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from diagnose.trials.trials import (
     is_certain,
     is_gain,
     is_inconclusive,
-    is_settled,
     joined,
     nothing_done,
     sentence,
@@ -86,7 +84,6 @@ class Recorded(NamedTuple):
 
     step_ns: Sequence[float] = ()  # of steps without a profiler
     took_s: float = 0.0  # with its analysis; 0 where it was made before
-    kept_s: float = 0.0  # beyond the budget: kept for a recording with the gains, free where there are none
 
 
 def in_sequence(
@@ -151,12 +148,10 @@ class _Proving:
             self.result.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
         self._settle()
         self._combine()
-        if not self.result.best:
-            self._use_what_is_left()
 
     def _measure_unchanged(self) -> None:
         """Choose how many steps a run times, about two seconds of them and whole periods, and run it unchanged."""
-        plan, (step_ns, took_s, _kept_s) = self._plan, self._recorded
+        plan, (step_ns, took_s) = self._plan, self._recorded
         is_known = len(step_ns) >= plan.min_known_steps
         if not is_known:
             self._runs.warm_up, self._runs.timed = plan.min_warm_up, plan.min_steps
@@ -275,48 +270,6 @@ class _Proving:
                 return
             rest = tuple(other for other in best if other != name)
             self._add(self._measured(replace(self._chosen[name], predicted_ratio=None), rest, "without"))
-
-    def _use_what_is_left(self) -> None:
-        """Run the best change that is open, and the script without it, in pairs while one fits.
-
-        What makes it two unchanged runs, without which nothing is certain, comes first.
-        """
-        is_open = [
-            (trial.speed_up, i)
-            for i, trial in enumerate(self.result.trials)
-            if trial.id in self._blocks
-            and not trial.failure
-            and not is_certain(trial)
-            and trial.doubt != "not repeated"
-        ]
-        if not is_open:
-            return
-        self._ends += self._recorded.kept_s
-        self._waiting = 0  # nothing else is tried any more
-        i = max(is_open)[1]
-        candidate = self._chosen[self.result.trials[i].id]
-        while self._num_variants(candidate.id) < 2 * self._plan.max_blocks:
-            trial, is_alone = self.result.trials[i], len(self._baselines) < 2
-            is_done = is_settled(trial) and not is_alone and trial.doubt != "measured once"
-            if is_done or not self._has_time_for(1 if is_alone else 2):
-                break
-            why = f"with {candidate.id}, in the time that is left"
-            variants = [] if is_alone else [self._run((candidate.id,), why)]
-            block = TrialRuns((candidate.id,), self._baseline(), variants, self._baselines)
-            self._blocks[candidate.id].append(block)
-            trial = self._evaluated(candidate)
-            if trial.failure:
-                self.result.trials[i] = trial
-                break
-            if min(len(self._baselines), self._num_variants(candidate.id)) < 2:
-                trial = doubted(trial, "noise not known")
-            elif is_certain(trial) and self._num_variants(candidate.id) == 2:
-                trial = doubted(trial, "measured once")
-            self._replace(i, trial)
-        self._choose_best()
-
-    def _num_variants(self, name: str) -> int:
-        return sum(len(block.variants) for block in self._blocks[name])
 
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         plan, left = self._plan, self._ends - time.monotonic()

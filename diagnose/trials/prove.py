@@ -95,9 +95,10 @@ def proven(
         CaptureError: what is unchanged could not be measured.
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
-    budget_s = budget.for_trials
-    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s, kept_s=budget.left - budget_s)
-    return prove(runs, chosen, budget_s, report, recorded) if chosen else ProveResult(notes=[NOTHING_TO_RUN])
+    if not chosen:
+        return ProveResult(notes=[NOTHING_TO_RUN])
+    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
+    return prove(runs, chosen, budget.for_trials, report, recorded)
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:

@@ -75,10 +75,10 @@ class Command:
 
 @dataclass
 class Runner:
-    """Starts one process at a time; every file of a run lies in a folder of its own under ``folder``.
+    """Starts processes, one at a time or several that take turns; what each writes lies in a folder of its own.
 
-    With ``cwd_mode`` "copy" all runs share one copy of the working folder, which is put back before each and sees what
-    lies around the original. ``limits`` are what a run may write to and reach, everything that protects unless given.
+    With ``cwd_mode`` "copy" runs work in copies of the working folder, which are put back before each and see what lies
+    around the original: all in one, or in one each if they are alive at once. ``limits`` are what a run may write to and reach, everything that protects unless given.
     ``changed`` names those of the user's files that changed all the same: then no further run starts.
     """
 

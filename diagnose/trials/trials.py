@@ -12,7 +12,7 @@ from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.limits import MAX_LOSSES, Doubt
-from diagnose.model.statistics import is_even, middle_step, noise_of, shows_no_difference, speed_up
+from diagnose.model.statistics import middle_step, noise_of, shows_no_difference, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.measuring import TrialResult
 
@@ -27,7 +27,6 @@ __all__ = [
     "is_certain",
     "is_gain",
     "is_inconclusive",
-    "is_settled",
     "joined",
     "loosest",
     "norms_apart",
@@ -178,11 +177,6 @@ def is_inconclusive(trial: Trial) -> bool:
     """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
     return not trial.failure and low <= 1.0 <= high and high > INCONCLUSIVE * low
-
-
-def is_settled(trial: Trial) -> bool:
-    """Return whether further runs are of no use: it is certain, or there is no difference worth having."""
-    return is_certain(trial) or is_even(trial.interval)
 
 
 def doubted(trial: Trial, doubt: Doubt) -> Trial:

@@ -39,7 +39,7 @@ def test_command_lines_are_found():
     assert {words.values[0][0] for words in SHOWN} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("page", ["usage.md", "prove.md", "compare.md", "report.md", "commands.md"])
+@pytest.mark.parametrize("page", ["usage.md", "prove.md", "trials.md", "compare.md", "report.md", "commands.md"])
 def test_no_page_names_an_option_that_is_not_there(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
