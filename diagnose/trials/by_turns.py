@@ -40,6 +40,7 @@ from diagnose.trials.turns import Form, ScriptEndedError, TurnPlan, TurnResult, 
 __all__ = ["LiveForm", "LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
 
 UNCHANGED = (0, 1)  # numbers in a team
+WARM_UP_STEPS = 15  # of a process, at least
 NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."
 
 
@@ -50,11 +51,10 @@ class TurnSchedule:
     rounds_s: float = 20.0  # for each form of a team; what is certain earlier ends earlier
     long_s: float = 60.0  # of rounds: from here on every form lives three times instead of twice
     kept_share: float = 1 / 3  # of the budget, for the gains together, where several changes are tried
-    kept_from_s: float = 120.0  # of a budget: from here on
+    kept_from_s: float = 80.0  # where each of them by itself has more than this
     timeout_factor: float = 6.0  # times what the first form took to be ready: hanging takes for ever
     min_timeout_s: float = 60.0
     compiling_share: float = 2 / 3  # of what is left, for a form that compiles
-    warm_up_steps: int = 15  # of a form at least
     report_s: float = 10.0  # between lines of progress
 
 
@@ -144,13 +144,16 @@ class _ByTurns:
         if self._runs.why_no_turns:
             raise NoTurnsError(self._runs.why_no_turns)
         left_s = self._ends - time.monotonic()
-        keeps = len(wanted) > 1 and left_s >= self._plan.kept_from_s
-        left_out = self._measure_each(wanted, self._ends - keeps * self._plan.kept_share * left_s)
+        if left_s < _least_s(len(UNCHANGED) + 1, self._step_s):
+            raise NoTurnsError("There is too little time to take turns, so runs follow one another.")
+        kept_s = left_s * self._plan.kept_share if len(wanted) > 1 else 0.0
+        has_time = left_s - kept_s >= max(self._plan.kept_from_s, _least_s(len(UNCHANGED) + len(wanted), self._step_s))
+        left_out = self._measure_each(wanted, self._ends - kept_s * has_time)
         cut_off = [trial for trial in self.result.trials if trial.failure == CUT_OFF]
-        self.result.nothing_tried = bool(cut_off or left_out) and len(cut_off) + len(left_out) == len(wanted)
+        self.result.nothing_tried = not self._runs.changed and len(cut_off) + len(left_out) == len(wanted)
         if self.result.nothing_tried:
             self.result.notes.append(NOTHING_TRIED)
-        if left_out:
+        if left_out and not self._runs.changed:
             names = ", ".join(each.candidate.id for each in left_out)
             self.result.notes.append(f"The budget ended before {names} could be run; give --budget more.")
         self.result.best = gains(self.result.trials)
@@ -167,9 +170,9 @@ class _ByTurns:
             try:
                 team, taken = self._measured(wanted, ends)
             except NoTurnsError:
-                if is_first and time.monotonic() < ends:
+                if is_first and time.monotonic() < ends and not self._runs.changed:
                     raise
-                break  # it took turns before: there is no time left, or the machine has changed
+                break  # no time is left, or nothing further may start
             for number, each in enumerate(wanted[:taken], len(UNCHANGED)):
                 self._add(team.trial(number, each))
             wanted, is_first = wanted[taken:], False
@@ -225,6 +228,16 @@ class _ByTurns:
         self._report(sentence(trial))
 
 
+def _turn_s(step_s: float) -> float:
+    """Return how long one turn takes: with one step that is dropped at least, and one that is timed."""
+    return max(TurnPlan.block_s, step_s) + max(0.01, step_s)
+
+
+def _least_s(num_forms: int, step_s: float) -> float:
+    """Return how long the steps of some forms take at least, of two processes each."""
+    return MIN_INSTANCES * num_forms * (WARM_UP_STEPS * step_s + MIN_ROUNDS * _turn_s(step_s))
+
+
 @dataclass
 class _Member:
     """A form, and what its processes have measured."""
@@ -263,9 +276,6 @@ class _Team:
             NoTurnsError: the script could not be started, or not twice.
         """
         began, self._step_s = time.monotonic(), step_s
-        least_s = 2 * 3 * (self._plan.warm_up_steps * step_s + MIN_ROUNDS * self._block_s())
-        if least_s > self._ends - began:
-            raise NoTurnsError("There is too little time to take turns, so runs follow one another.")
         self._members += [_Member(ids) for ids in wanted]
         numbers = range(len(self._members))
         # In random order: the first to start was slower than the others in seven of seven measurements on a GPU.
@@ -360,13 +370,9 @@ class _Team:
     def _ready(self) -> list[LiveForm]:
         return [member.process for member in self._members if member.process is not None]
 
-    def _block_s(self) -> float:
-        """Return how long one turn takes: with one step that is dropped at least, and one that is timed."""
-        return max(TurnPlan.block_s, self._step_s) + max(0.01, self._step_s)
-
     def _num_in_time(self) -> float:
         """Return how many forms there is time for, each with two processes."""
-        each_s = 2 * (self._ready_s + MIN_ROUNDS * self._block_s())
+        each_s = 2 * (self._ready_s + MIN_ROUNDS * _turn_s(self._step_s))
         return max((self._ends - time.monotonic() + 2 * self._ready_s) / each_s, len(UNCHANGED) + 1)
 
     def _seconds(self, num_later: int, instances: int) -> tuple[float, int]:
@@ -380,12 +386,18 @@ class _Team:
             (MIN_INSTANCES, left_s, 0.0),
         ):
             seconds = min(plan.rounds_s * num_forms, time_s - (num - 1) * self._started_s)
-            if seconds >= max(num * (MIN_ROUNDS + 1) * num_forms * self._block_s(), least_s):
+            if seconds >= max(num * (MIN_ROUNDS + 1) * num_forms * _turn_s(self._step_s), least_s):
                 return seconds, num
         return max(min(plan.rounds_s * num_forms, left_s), 0.0), 1
 
     def _begin(self, numbers: Sequence[int]) -> None:
-        """Start processes of some members, one after the other as far as they work."""
+        """Start processes of some members, one after the other as far as they work.
+
+        Raises:
+            NoTurnsError: the user's files have changed.
+        """
+        if self._runs.changed:
+            raise NoTurnsError(self._runs.changed)
         starting: dict[int, LiveForm] = {}
         for number in numbers:
             member = self._members[number]

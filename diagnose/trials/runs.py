@@ -78,8 +78,9 @@ class Runner:
     """Starts processes, one at a time or several that take turns; what each writes lies in a folder of its own.
 
     With ``cwd_mode`` "copy" runs work in copies of the working folder, which are put back before each and see what lies
-    around the original: all in one, or in one each if they are alive at once. ``limits`` are what a run may write to and reach, everything that protects unless given.
-    ``changed`` names those of the user's files that changed all the same: then no further run starts.
+    around the original: all in one, or in one each if they are alive at once. ``limits`` are what a run may write to
+    and reach, everything that protects unless given. ``changed`` names those of the user's files that changed all the
+    same: then no further run starts.
     """
 
     command: Command

@@ -51,16 +51,19 @@ class Live:
         pass
 
     def end(self):
-        self.kill()
-        self.runs.num_ended += 1
-        if self.runs.num_ended == self.runs.changes_after:
-            self.runs.changed = "x was changed."
+        self._note_end()
         applied = tuple(name for name in self.ids if name not in self.runs.idle)
         return TrialResult(tuple(self.steps), self.runs.losses.get(self.ids, LOSSES), applied=applied, peak_bytes=100)
 
     def failed(self, why):
-        self.kill()
+        self._note_end()
         return TrialResult(failure=why)
+
+    def _note_end(self):
+        self.kill()
+        self.runs.num_ended += 1
+        if self.runs.num_ended == self.runs.changes_after:
+            self.runs.changed = "x was changed."
 
     def kill(self):
         self.is_alive = False
@@ -260,6 +263,13 @@ def test_files_that_change_end_it_and_what_was_measured_stays(prove_it):
     assert result.notes[-1] == "x was changed."
     assert result.best == ()
     assert len(script.started) == 4
+
+
+def test_files_that_change_while_it_starts_end_it(prove_it):
+    script = Script({}, fails=lambda ids, _num: ids == ("sham",), changes_after=1)
+    result = prove_it(script, "sham", "schedule-gc")
+    assert (result.trials, result.notes, result.nothing_tried) == ([], ["x was changed."], False)
+    assert len(script.started) == 2
 
 
 def test_a_short_budget_gives_one_process_each_and_nothing_certain(prove_it):
