@@ -299,8 +299,9 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
     """Run SCRIPT with each prescribed change and without it, in turns, and measure both.
 
-    The script is run unmodified, many times, each time for some dozens of steps; step time, losses and memory are
-    compared. SCRIPT may be a capture folder, whose recorded command is run then. Options go before SCRIPT.
+    The script runs in several processes at once, of which one at a time trains, for as long as it takes to be certain;
+    step time, losses and memory are compared. SCRIPT may be a capture folder, whose recorded command is run then.
+    Options go before SCRIPT.
     """
     from diagnose.cli.prove import ProveRequest, prove_and_answer
     from diagnose.errors import UsageError

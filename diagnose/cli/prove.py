@@ -23,15 +23,14 @@ from diagnose.trials.candidates import arguments_for_edits, arguments_of, check_
 from diagnose.trials.copying import plan_copy
 from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.prove import (
-    NOTHING_TRIED,
     OWN_RANKS,
     Budget,
-    ProveResult,
     parse_budget,
     proven,
     starts_own_ranks,
     with_trials,
 )
+from diagnose.trials.prove_result import NOTHING_TRIED, ProveResult
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
 
@@ -233,7 +232,7 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
     """
     report, command, plan = request.progress.report, runner.command, runner.plan
     where = (
-        f"in one copy of the working folder ({plan.size_text}) that is restored before each run and removed at the end"
+        f"in copies of the working folder ({plan.size_text} each), restored before each run and removed at the end"
         if plan is not None
         else "each time in the working folder itself"
     )
@@ -241,7 +240,7 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
     duration_text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     report(
         f"this runs {command.text} repeatedly for up to {duration_text}, {where}; "
-        f"each run is stopped after some dozens of steps. {runner.enforced.text}"
+        f"each run is stopped once it has trained for long enough. {runner.enforced.text}"
     )
     if plan is None:
         report(

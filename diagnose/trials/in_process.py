@@ -27,6 +27,7 @@ from diagnose.changes.common.change import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.text.progress import Progress
 from diagnose.trials.candidates import arguments_of, check_ids
+from diagnose.trials.in_sequence import Schedule
 from diagnose.trials.measuring import (
     MIN_MEDIAN_STEPS,
     Numbers,
@@ -36,7 +37,7 @@ from diagnose.trials.measuring import (
     TrialResult,
     error_text,
 )
-from diagnose.trials.prove import Budget, Schedule, parse_budget, proven, with_trials
+from diagnose.trials.prove import Budget, parse_budget, proven, with_trials
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
@@ -68,6 +69,7 @@ class InProcess:
     edits: bool = False  # a step function has no text to change
     first_losses: set[float] = field(default_factory=set)  # of the unchanged runs: one, if they start alike
     schedule: Schedule = field(default_factory=Schedule)
+    turns: None = None  # patches of torch's classes hold for a whole process
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Make the step function with patches and return what was measured; a failure is a result too."""

@@ -1,4 +1,4 @@
-"""Proves prescriptions: runs the script with each and without, in turns, then the best together, within a budget."""
+"""Proves prescriptions within a budget: each change against the script without it, then the best together."""
 
 from __future__ import annotations
 
@@ -6,40 +6,19 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from math import ceil
-from typing import NamedTuple, Protocol
+from dataclasses import replace
 
-from diagnose.changes import any_compiles
-from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
-from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.errors import UsageError
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
-from diagnose.model.statistics import mean_step, period_of
-from diagnose.trials.candidates import Candidate, candidates, not_run, together
-from diagnose.trials.measuring import TrialResult
-from diagnose.trials.trials import (
-    Kind,
-    TrialRuns,
-    doubted,
-    evaluate,
-    is_certain,
-    is_gain,
-    is_inconclusive,
-    is_settled,
-    joined,
-    nothing_done,
-    sentence,
-    skipped,
-)
+from diagnose.trials.by_turns import NoTurnsError, by_turns
+from diagnose.trials.candidates import Candidate, candidates, not_run
+from diagnose.trials.in_sequence import Recorded, Runs, Schedule, in_sequence
+from diagnose.trials.prove_result import ProveResult
 
 __all__ = [
-    "NOTHING_TRIED",
     "OWN_RANKS",
     "Budget",
-    "ProveResult",
-    "Recorded",
-    "Runs",
-    "Schedule",
     "parse_budget",
     "prove",
     "proven",
@@ -47,9 +26,6 @@ __all__ = [
     "with_trials",
 ]
 
-RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
-NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
-CUT_OFF = "The budget ended while it ran; give --budget more."
 NO_TIME_AFTER = (
     "The budget was used up before the steps with the changes could be recorded; raise it to see what limits them."
 )
@@ -58,57 +34,6 @@ OWN_RANKS = (
     "pass --launcher 'torchrun --standalone --nproc-per-node N'."
 )
 NOTHING_TO_RUN = "No prescription of this diagnosis can be applied from outside, so nothing was run."
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long runs are, and how many of them a change gets."""
-
-    timed_s: float = 2.0  # of timed steps in a run: long enough for a mean, short compared with starting a process
-    max_steps: int = 200  # timed in a run
-    min_steps: int = 20
-    min_periods: int = 3  # of steps that recur, in a run
-    min_warm_up: int = 10
-    slow_step_ns: float = 1e9  # steps this long: a few must do
-    slow_steps: int = 6
-    min_known_steps: int = 2  # timed without a profiler: fewer do not show how long a run has to be
-    max_blocks: int = 3  # of runs with a change, where the first ones are inconclusive
-    baseline_share: float = 1 / 3  # of the budget that unchanged runs may take while changes wait
-    kept_share: float = 1 / 3  # of what is left after the first recording, kept for the last one
-    timeout_factor: float = 6.0  # times the first run: compiling takes long, hanging takes for ever
-    min_timeout_s: float = 60.0
-    compiling_share: float = 2 / 3  # of what is left, for a run that compiles: the first starts with an empty cache
-    last_s: float = 1.0  # a run that is started may take this long, whatever is left
-
-
-class Runs(Protocol):
-    """What runs the script."""
-
-    warm_up: int
-    timed: int
-    edits: bool  # whether changes can be made in the text of what runs
-    schedule: Schedule
-
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
-        """Run the script with patches; a failure is a result too."""
-
-
-class Recorded(NamedTuple):
-    """What the recording before the trials showed."""
-
-    step_ns: Sequence[float] = ()  # of steps without a profiler
-    took_s: float = 0.0  # with its analysis; 0 where it was made before
-    kept_s: float = 0.0  # beyond the budget: kept for a recording with the gains, free where there are none
-
-
-@dataclass
-class ProveResult:
-    """What the runs showed."""
-
-    trials: list[Trial] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
-    nothing_tried: bool = False  # the budget ended before
 
 
 def parse_budget(text: str, *, name: str = "--budget") -> float:
@@ -170,9 +95,10 @@ def proven(
         CaptureError: what is unchanged could not be measured.
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
-    budget_s = budget.for_trials
-    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s, kept_s=budget.left - budget_s)
-    return prove(runs, chosen, budget_s, report, recorded) if chosen else ProveResult(notes=[NOTHING_TO_RUN])
+    if not chosen:
+        return ProveResult(notes=[NOTHING_TO_RUN])
+    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
+    return prove(runs, chosen, budget.for_trials, report, recorded)
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
@@ -195,253 +121,18 @@ def prove(
     report: Callable[[str], None],
     recorded: Recorded | None = None,
 ) -> ProveResult:
-    """Measure every candidate that the budget has room for, then the certain gains together and each left out.
-
-    Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
-    candidate stands between two baselines, and a drift of the machine falls on both. Unchanged runs take a third of the
-    budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run
-    once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
-    the least certain first, while the budget lasts. ``recorded`` has the steps that a recording timed without a
-    profiler; without them one more unchanged run shows how long steps take. Where there is less time than
-    that recording took, about two runs, they stand in for an unchanged run, so that a change is tried at all. Where
-    nothing is a gain, the time that is left goes to the best change that is open.
+    """Measure the candidates, then the certain gains together and each left out: by turns, or else in sequence.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    proving = _Proving(runs, chosen, budget_s, report, recorded or Recorded())
-    try:
-        proving.go()
-    except OriginalsChangedError as stopped:  # what was measured until then stays
-        proving.result.notes.append(str(stopped))
-        proving.result.best = ()
-    return proving.result
-
-
-class _Proving:
-    def __init__(
-        self,
-        runs: Runs,
-        chosen: Sequence[Candidate],
-        budget_s: float,
-        report: Callable[[str], None],
-        recorded: Recorded,
-    ) -> None:
-        self._runs, self._report, self._recorded, self._plan = runs, report, recorded, runs.schedule
-        self._ends, self._budget_s = time.monotonic() + budget_s, budget_s
-        self.result = ProveResult()
-        self._chosen = {candidate.id: candidate for candidate in chosen}
-        self._baselines: list[TrialResult] = []
-        self._blocks: dict[str, list[TrialRuns]] = {}  # of every candidate that was run by itself
-        self._longest_s = self._baseline_s = 0.0
-        self._waiting = sum(not candidate.skip_reason for candidate in chosen)  # changes that were not tried yet
-        self._num_tried = 0
-
-    def go(self) -> None:
-        if self._waiting:
-            self._measure_unchanged()
-        left_out = list(self._chosen)
-        for candidate in self._chosen.values():
-            if not candidate.skip_reason and not self._has_time_for(2 if self._num_tried else 1):
-                break
-            left_out.remove(candidate.id)
-            self._waiting -= not candidate.skip_reason
-            self._add(skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,)))
-        cut_off = [trial.id for trial in self.result.trials if trial.failure == CUT_OFF]
-        self.result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
-        if self.result.nothing_tried:
-            self.result.notes.append(NOTHING_TRIED)
-        if left_out:
-            self.result.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
-        self._settle()
-        self._combine()
-        if not self.result.best:
-            self._use_what_is_left()
-
-    def _measure_unchanged(self) -> None:
-        """Choose how many steps a run times, about two seconds of them and whole periods, and run it unchanged."""
-        plan, (step_ns, took_s, _kept_s) = self._plan, self._recorded
-        is_known = len(step_ns) >= plan.min_known_steps
-        if not is_known:
-            self._runs.warm_up, self._runs.timed = plan.min_warm_up, plan.min_steps
-            step_ns = _measured_steps(self._run((), "once, to see how long its steps take"))
-        mean_ns, period = mean_step(step_ns), period_of(step_ns)
-        least = max(plan.min_steps, plan.min_periods * period * (period > 1))
-        timed = min(max(ceil(plan.timed_s * 1e9 / mean_ns), least), plan.max_steps) // period * period
-        self._runs.timed, self._runs.warm_up = timed, max(plan.min_warm_up, ceil(timed / 3))
-        if mean_ns > plan.slow_step_ns:
-            self._runs.timed = self._runs.warm_up = plan.slow_steps
-        if is_known and self._budget_s < took_s:  # no time for an unchanged run and for a change
-            self._baselines.append(TrialResult(tuple(step_ns)))
-            self._longest_s = self._budget_s / 2  # as long as a run may be, for the first change to be tried
-            self.result.notes.append(RECORDED)
-            return
-        first = self._run_unchanged()
-        if self._has_time_for(3):
-            self._baseline()
-        if not self._baselines:
-            _measured_steps(first)
-
-    def _run_unchanged(self) -> TrialResult:
-        run = self._run((), "unchanged")
-        self._baselines += [run] if run.step_ns else []
-        return run
-
-    def _baseline(self) -> list[TrialResult]:
-        """Run it unchanged and return the run if it was measured.
-
-        While a change waits for its trial, unchanged runs take no more than their share of the budget.
-        """
-        limit_s = self._plan.baseline_share * self._budget_s
-        if self._waiting and self._baseline_s + self._longest_s > limit_s:
-            return []
-        run = self._run_unchanged()
-        return [run] if run.step_ns else []
-
-    def _add(self, trial: Trial) -> None:
-        self.result.trials.append(trial)
-        self._report(sentence(trial))
-
-    def _replace(self, i: int, trial: Trial) -> None:
-        self.result.trials[i] = trial
-        self._report(sentence(trial))
-
-    def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind = "single") -> Trial:
-        beside = self._baselines[-2:]
-        self._num_tried += 1
-        variants = [self._run(ids, f"with {' and '.join(ids)}")]
-        if variants[0].step_ns and not variants[0].applied:
-            return skipped(replace(candidate, skip_reason=nothing_done(variants[0])))
-        if variants[0].step_ns and self._has_time_for(1):
-            variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
-            after = self._baseline() if self._has_time_for(1) else []
-            beside = [beside[-1], *after] if after else beside
-        first = TrialRuns(ids, beside, variants, self._baselines, kind)
-        trial = evaluate(candidate, first)
-        if not trial.failure and min(len(self._baselines), len(variants)) < 2:
-            trial = doubted(trial, "noise not known")
-        if kind != "single":
-            return trial
-        self._blocks[candidate.id] = [first]
-        if not is_certain(trial):
-            return trial
-        if not self._has_time_for(3):
-            return doubted(trial, "measured once")
-        # Measured a second time: of many changes that do nothing, one is faster or slower by chance.
-        second = evaluate(candidate, self._run_again(candidate, "to see it again"))
-        is_repeated = is_certain(second) and (second.speed_up > 1) is (trial.speed_up > 1)
-        trial = self._evaluated(candidate)
-        return trial if is_repeated else doubted(trial, "not repeated")
-
-    def _settle(self) -> None:
-        """Run again what is inconclusive, the widest interval first; what a combination needs is kept back."""
-        while self._has_time_for(6):
-            uncertain = [
-                (trial.interval[1] / trial.interval[0], i)
-                for i, trial in enumerate(self.result.trials)
-                if is_inconclusive(trial) and len(self._blocks[trial.id]) < self._plan.max_blocks
-            ]
-            if not uncertain:
-                return
-            i = max(uncertain)[1]
-            candidate = self._chosen[self.result.trials[i].id]
-            self._run_again(candidate, "since the runs were uneven")
-            self._replace(i, self._evaluated(candidate))
-
-    def _run_again(self, candidate: Candidate, why: str) -> TrialRuns:
-        before = self._baselines[-2:]
-        variants = [self._run((candidate.id,), f"with {candidate.id}, {why}") for _ in range(2)]
-        after = self._baseline()
-        block = TrialRuns((candidate.id,), [before[-1], *after] if after else before, variants, self._baselines)
-        self._blocks[candidate.id].append(block)
-        return block
-
-    def _evaluated(self, candidate: Candidate) -> Trial:
-        return evaluate(candidate, joined(self._blocks[candidate.id], self._baselines))
-
-    def _choose_best(self) -> tuple[str, ...]:
-        gains = sorted((t for t in self.result.trials if is_gain(t)), key=lambda t: -t.speed_up)
-        self.result.best = together([t.id for t in gains])
-        return self.result.best
-
-    def _combine(self) -> None:
-        """Run the gains together, and the combination without each: what its part is next to the others."""
-        best = self._choose_best()
-        if len(best) < 2 or not self._has_time_for(3):
-            return
-        self._add(self._measured(Candidate("+".join(best), "All gains together"), best, "combination"))
-        if not is_gain(self.result.trials[-1]):
-            self.result.best = best[:1]
-            self.result.notes.append("Together the changes are not a certain gain; the largest alone is.")
-            return
-        for name in best if len(best) > 2 else ():  # without one of two: the other one, run before
-            if not self._has_time_for(3):
-                self.result.notes.append(f"The budget ended before the combination without {name} could be run.")
-                return
-            rest = tuple(other for other in best if other != name)
-            self._add(self._measured(replace(self._chosen[name], predicted_ratio=None), rest, "without"))
-
-    def _use_what_is_left(self) -> None:
-        """Run the best change that is open, and the script without it, in pairs while one fits.
-
-        What makes it two unchanged runs, without which nothing is certain, comes first.
-        """
-        is_open = [
-            (trial.speed_up, i)
-            for i, trial in enumerate(self.result.trials)
-            if trial.id in self._blocks
-            and not trial.failure
-            and not is_certain(trial)
-            and trial.doubt != "not repeated"
-        ]
-        if not is_open:
-            return
-        self._ends += self._recorded.kept_s
-        self._waiting = 0  # nothing else is tried any more
-        i = max(is_open)[1]
-        candidate = self._chosen[self.result.trials[i].id]
-        while self._num_variants(candidate.id) < 2 * self._plan.max_blocks:
-            trial, is_alone = self.result.trials[i], len(self._baselines) < 2
-            is_done = is_settled(trial) and not is_alone and trial.doubt != "measured once"
-            if is_done or not self._has_time_for(1 if is_alone else 2):
-                break
-            why = f"with {candidate.id}, in the time that is left"
-            variants = [] if is_alone else [self._run((candidate.id,), why)]
-            block = TrialRuns((candidate.id,), self._baseline(), variants, self._baselines)
-            self._blocks[candidate.id].append(block)
-            trial = self._evaluated(candidate)
-            if trial.failure:
-                self.result.trials[i] = trial
-                break
-            if min(len(self._baselines), self._num_variants(candidate.id)) < 2:
-                trial = doubted(trial, "noise not known")
-            elif is_certain(trial) and self._num_variants(candidate.id) == 2:
-                trial = doubted(trial, "measured once")
-            self._replace(i, trial)
-        self._choose_best()
-
-    def _num_variants(self, name: str) -> int:
-        return sum(len(block.variants) for block in self._blocks[name])
-
-    def _run(self, ids: Sequence[str], what: str) -> TrialResult:
-        plan, left = self._plan, self._ends - time.monotonic()
-        self._report(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
-        share = 1.0 if not self._longest_s else plan.compiling_share if any_compiles(ids) else 0.0
-        patience = max(plan.min_timeout_s, plan.timeout_factor * self._longest_s, share * left)
-        timeout_s = min(patience, max(left, plan.last_s))
-        run = self._runs.time(ids, timeout_s=timeout_s)
-        if not ids:
-            self._longest_s = max(self._longest_s, run.wall_s)
-            self._baseline_s += run.wall_s
-        if run.failure and timeout_s < patience and run.wall_s >= timeout_s:
-            return replace(run, failure=CUT_OFF)
-        return run
-
-    def _has_time_for(self, num_runs: int) -> bool:
-        return time.monotonic() + num_runs * self._longest_s <= self._ends
-
-
-def _measured_steps(run: TrialResult) -> Sequence[float]:
-    if not run.step_ns:
-        raise CaptureError(f"The run without changes could not be measured. {run.failure}")
-    return run.step_ns
+    ends, recorded, notes = time.monotonic() + budget_s, recorded or Recorded(), []
+    if runs.turns is not None:
+        try:
+            return by_turns(runs.turns, chosen, budget_s, report, recorded.step_ns)
+        except NoTurnsError as why:
+            report(str(why))
+            notes.append(str(why))
+    result = in_sequence(runs, chosen, max(ends - time.monotonic(), 0.0), report, recorded)
+    result.notes[:0] = notes
+    return result

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import stat
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-import diagnose
 from diagnose.capture.process.process import kill_marked
-from diagnose.capture.process.script import runs_main
 from diagnose.changes import any_compiles
 from diagnose.errors import CaptureError, InputError, OriginalsChangedError, UsageError
 from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.text.masking import MASK, mask_command
 from diagnose.text.plain_text import clean, middle, one_line
 from diagnose.text.progress import Progress
+from diagnose.trials.by_turns import LiveRuns
 from diagnose.trials.copying import CopyPlan, in_copy, plan_copy
-from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.guard import hosts_text
+from diagnose.trials.in_sequence import Schedule
+from diagnose.trials.launch import Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
-from diagnose.trials.prove import Schedule
 from diagnose.trials.run_folder import VARIABLE
-from diagnose.trials.workplace import ROOT, Workplace, name_originals
+from diagnose.trials.turn_process import TurnProcess
+from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 
-__all__ = ["Command", "Runner", "in_the_copy", "read_result", "record", "recorded_command"]
+__all__ = ["Command", "Runner", "in_the_copy", "record", "recorded_command"]
 
-BOOTSTRAP = runs_main("diagnose.trials.child")
-SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
 INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}  # of an isolated run
 MAX_RECORDING_S = 600.0
 MAX_LOG_BYTES = 1_000_000  # of a run's output that is kept: its end
-MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
 MAX_COMMAND = 32_000  # characters: what is to be agreed to must be readable
 MAX_STARTED_RANKS = 1_024  # started on this machine
 IN_COPY = (
@@ -78,11 +75,12 @@ class Command:
 
 @dataclass
 class Runner:
-    """Starts one process at a time; every file of a run lies in a folder of its own under ``folder``.
+    """Starts processes, one at a time or several that take turns; what each writes lies in a folder of its own.
 
-    With ``cwd_mode`` "copy" all runs share one copy of the working folder, which is put back before each and sees what
-    lies around the original. ``limits`` are what a run may write to and reach, everything that protects unless given.
-    ``changed`` names those of the user's files that changed all the same: then no further run starts.
+    With ``cwd_mode`` "copy" runs work in copies of the working folder, which are put back before each and see what lies
+    around the original: all in one, or in one each if they are alive at once. ``limits`` are what a run may write to
+    and reach, everything that protects unless given. ``changed`` names those of the user's files that changed all the
+    same: then no further run starts.
     """
 
     command: Command
@@ -121,8 +119,47 @@ class Runner:
             name_originals(capture, self._root)
         return run
 
+    @property
+    def turns(self) -> LiveRuns:
+        """Return what lets forms of the script be alive at once."""
+        return self
+
+    @property
+    def why_no_turns(self) -> str:
+        """Return why no two processes of the script can be alive at once, "" if they can."""
+        whys = {
+            "only Linux shows what it takes": sys.platform != "linux",
+            "those in one working folder would write over each other": self.cwd_mode == "same",
+            "ranks of a launcher cannot wait for each other yet": bool(self.command.launcher),
+        }
+        return next(
+            (f"Runs follow one another instead of taking turns: {why}." for why, is_so in whys.items() if is_so), ""
+        )
+
+    def live(self, number: int, ids: Sequence[str], *, timeout_s: float) -> TurnProcess:
+        """Prepare a process that takes turns, in the copy of this number, which no live process may use.
+
+        Raises:
+            OriginalsChangedError: the user's files changed during an earlier run.
+        """
+        folder = self._new_folder(ids)
+        place = self._restored(number)
+        return TurnProcess(
+            self._launch(folder, place, ids),
+            folder,
+            self._order(folder, ids),
+            self._private / f"s{self.num_runs}",
+            lambda run: self._finished(run, folder, place),
+            timeout_s,
+        )
+
+    def num_copies(self) -> float:
+        """Return for how many copies of the working folder the disk has room, with as much again left free."""
+        size = self._workplace.plan.num_bytes if self._workplace is not None else 0
+        return shutil.disk_usage(self._private).free / (2 * size) if size else inf
+
     def close(self) -> None:
-        """Remove the copy of the working folder, and the backup of files that have not changed."""
+        """Remove the copies of the working folder, and the backup of files that have not changed."""
         if self._workplace is not None:
             self._keep_changes(self._workplace.remove())
             self._workplace = None
@@ -144,86 +181,95 @@ class Runner:
         return self.limits
 
     def _run(self, ids: Sequence[str], timeout_s: float, **capture: Any) -> TrialResult:  # fields of the request
+        folder = self._new_folder(ids)
+        place = self._restored(0)
+        order = self._order(folder, ids, **capture)
+        began = time.monotonic()
+        self.last_log = folder / "output.log"
+        code, last = self._wait(self._launch(folder, place, ids), folder, order, timeout_s)
+        run = read_result(folder, code, timeout_s, last)
+        return replace(self._finished(run, folder, place), wall_s=time.monotonic() - began)
+
+    def _new_folder(self, ids: Sequence[str]) -> Path:
         if self.changed:
             raise OriginalsChangedError(self.changed)
         self.num_runs += 1
         folder = self.folder.absolute() / f"run-{self.num_runs:03d}-{'+'.join(ids) or 'unchanged'}"[:120]
         folder.mkdir(parents=True)
-        order = TrialRequest(
+        return folder
+
+    def _order(self, folder: Path, ids: Sequence[str], **more: Any) -> TrialRequest:  # fields of the request
+        return TrialRequest(
             result=str(folder / "result.json"),
             ids=tuple(ids),
             arguments={name: self.arguments[name] for name in ids if name in self.arguments},
             warm_up=self.warm_up,
             timed=self.timed,
             step_on=self.step_on,
-            **capture,
+            **more,
         )
-        order.write(folder / "order.json")
-        cwd = self._working_folder()
-        began = time.monotonic()
-        self.last_log = folder / "output.log"
-        with self.last_log.open("wb") as log:
-            code, last = self._wait(folder, cwd, log, self._settings(ids), timeout_s)
-        if self.last_log.stat().st_size > MAX_LOG_BYTES:
-            self.last_log.write_bytes(b"[the beginning was cut off]\n" + _tail(self.last_log, MAX_LOG_BYTES))
-        if self.cwd_mode == "copy":
-            name_originals(folder, self._root)
-        if self._workplace is not None:
+
+    def _finished(self, run: TrialResult, folder: Path, place: Place | None) -> TrialResult:
+        """Name originals in what a run has left, look whether it changed one, and say what its limits have refused."""
+        log = folder / "output.log"
+        if log.stat().st_size > MAX_LOG_BYTES:
+            log.write_bytes(b"[the beginning was cut off]\n" + tail(log, MAX_LOG_BYTES))
+        failure = run.failure
+        if self._workplace is not None and place is not None:
+            self._workplace.name_originals(folder, place)
             self._keep_changes(self._workplace.verify())
-        run = read_result(folder, code, timeout_s, last.replace(str(self._root), ""))
-        why = why_refused(run.failure, self.enforced)
-        return replace(run, failure=f"{run.failure}{why}", wall_s=time.monotonic() - began)
+            failure = failure.replace(str(place.root), "").replace(str(self._root), "")
+        return replace(run, failure=f"{failure}{why_refused(failure, self.enforced)}")
 
     def _keep_changes(self, sentence: str) -> None:
         if sentence:
             self.changed = sentence
             self.report(sentence)
 
-    def _working_folder(self) -> Path:
+    def _restored(self, number: int) -> Place | None:
+        """Return one of the copies as it is to be before a run, None where runs work in the folder itself."""
         self._private.mkdir(parents=True, exist_ok=True)
         if self.cwd_mode == "same":
-            return self.command.cwd
+            return None
         if self._workplace is None:
             results = self.folder.absolute()
             plan = self.plan or plan_copy(self.command.cwd, without=(self._private, results), target=self._private)
             file = self.command.file.resolve()
             folder = file if self.command.script[0] == "-m" else file.parent
             self._workplace = Workplace(plan, self._private, results, folder, self.enforced, self.report)
-        return self._workplace.restore()
+        return self._workplace.restore(number)
 
-    def _settings(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return what a run must find in its environment: in a copy the caches that all runs share.
+    def _settings(self, ids: Sequence[str], place: Place | None) -> dict[str, str]:
+        """Return what a run must find in its environment.
 
         In the working folder itself, one that compiles has a cache apart: a run that is killed leaves half a file.
         """
-        found = {"PYTHONUNBUFFERED": "1"}
+        found: dict[str, str] = {}
         if self.enforced.is_offline:
             trackers = self._private / "trackers"
             trackers.mkdir(exist_ok=True)
             found |= offline_settings(trackers)
         if self.enforced.is_isolated:
             found |= INTERFACES
-        if self._workplace is not None:
-            found |= self._workplace.settings()
+        if self._workplace is not None and place is not None:
+            found |= self._workplace.settings(place)
         elif any_compiles(ids):
             found["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder.absolute() / "compiled")
         return found
 
-    def _wait(
-        self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str], timeout_s: float
-    ) -> tuple[int | None, str]:
+    def _wait(self, launch: Launch, folder: Path, order: TrialRequest, timeout_s: float) -> tuple[int | None, str]:
         """Wait for the end; return the exit code, None where the time was over, and the last line printed by itself.
 
         Whatever the run has started ends with it, and with this process, see `diagnose.trials.guard`.
         """
-        name, patience_s = self._private / folder.name, 2 * self.grace_s + 5.0
-        process, pipe = self._start(folder, cwd, log, {**settings, VARIABLE: str(name)})
+        patience_s = 2 * self.grace_s + 5.0
+        process, pipe = launch.start(folder, order)
         try:
             try:
                 code: int | None = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 code = None
-            last = _last_line(folder / "output.log")  # before anything is printed about being ended
+            last = last_line(folder)  # before anything is printed about being ended
             if code is None:
                 process.terminate()
                 process.wait(patience_s)
@@ -237,82 +283,25 @@ class Runner:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-            kill_marked(VARIABLE, name)
+            kill_marked(VARIABLE, launch.name)
         return code, last
 
-    def _start(
-        self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str]
-    ) -> tuple[subprocess.Popen[bytes], int]:
-        """Start the guard of a run; return it and the end of the pipe that keeps it waiting."""
-        starts = [*self.command.launcher, "-m", "diagnose.trials.child"]
-        if not self.command.launcher:
-            starts = [sys.executable, "-c", BOOTSTRAP]
-        script = self.command.words(self._workplace.path if self._workplace is not None else None)
-        hosts = self._private / "hosts"
-        if self.enforced.is_isolated:
+    def _launch(self, folder: Path, place: Place | None, ids: Sequence[str]) -> Launch:
+        hosts = self._private / "hosts" if self.enforced.is_isolated else None
+        if hosts is not None and not hosts.exists():
             hosts.write_text(hosts_text(), encoding="utf-8")
             hosts.chmod(0o644)
-        waiting, pipe = os.pipe()
-        guarded = {
-            "pipe": waiting,
-            "grace_s": self.grace_s,
-            "command": [*starts, str(folder / "order.json"), *script],
-            "environment": settings,
-            "remove": str(self.private or ""),
-            "writable": None if self.enforced.writable is None else list(self.enforced.writable),
-            "hosts": str(hosts) if self.enforced.is_isolated else None,
-        }
-        (folder / "guard.json").write_text(json.dumps(guarded), encoding="utf-8")
-        root = str(Path(diagnose.__file__).parents[1])
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", GUARD, root, str(folder / "guard.json")],
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**SETTINGS, **os.environ},
-                pass_fds=(waiting,),
-            )
-        except BaseException:
-            os.close(pipe)
-            raise
-        finally:
-            os.close(waiting)
-        return process, pipe
-
-
-def _tail(log: Path, num_bytes: int) -> bytes:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - num_bytes))
-        return file.read()
-
-
-def _last_line(log: Path) -> str:
-    """Return the last line of a log as a part of a sentence, "" where there is none."""
-    lines = _tail(log, 20_000).decode("utf-8", "replace").splitlines()
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f" (its last line: {clean(last)[:160]})" if last else ""
-
-
-def read_result(folder: Path, code: int | None, timeout_s: float, last: str) -> TrialResult:
-    """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
-    if code is None:
-        return TrialResult(failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
-    path = folder / "result.json"
-    try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is not a regular file")
-        if found.st_size > MAX_RESULT_BYTES:
-            raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
-        return TrialResult.from_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        why = f"It ended with exit code {code} before anything was measured{last}."
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
-    return TrialResult(failure=why)
+        return Launch(
+            script=self.command.words(None if place is None else place.copy.path),
+            cwd=self.command.cwd if place is None else place.copy.path,
+            name=self._private / folder.name,
+            settings=self._settings(ids, place),
+            launcher=self.command.launcher,
+            writable=None if self.enforced.writable is None else list(self.enforced.writable),
+            hosts=hosts,
+            remove=self.private,
+            grace_s=self.grace_s,
+        )
 
 
 def in_the_copy(runner: Runner) -> str:

@@ -12,13 +12,14 @@ from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.limits import MAX_LOSSES, Doubt
-from diagnose.model.statistics import is_even, middle_step, noise_of, shows_no_difference, speed_up
+from diagnose.model.statistics import middle_step, noise_of, shows_no_difference, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.measuring import TrialResult
 
 __all__ = [
     "Kind",
     "Parity",
+    "Times",
     "TrialRuns",
     "compare_losses",
     "doubted",
@@ -26,7 +27,6 @@ __all__ = [
     "is_certain",
     "is_gain",
     "is_inconclusive",
-    "is_settled",
     "joined",
     "loosest",
     "norms_apart",
@@ -45,7 +45,8 @@ MIN_LOSSES = 3  # fewer show nothing
 ALLOWED: dict[Promise, float] = {"identical": 1e-5, "rounding": 1e-3, "reduced": 2e-2}  # from strict to loose
 FROM_BEST: tuple[Numerics, ...] = ("identical", "within", "unknown", "drifted")
 DOUBTS: Mapping[Doubt, str] = {
-    "noise not known": "There was time for one unchanged run only, so nothing is certain; give --budget more.",
+    "noise not known": "There was no time to see how far equal runs differ, so nothing is certain; give --budget more.",
+    "disturbed": "Unchanged copies of the script differed for certain while it was measured, so nothing is.",
     "measured once": ("It was measured once only, since the budget was used up; raise --budget to measure it again."),
     "not repeated": "A second pair of runs was not as certain, so the first may have been chance.",
 }
@@ -76,8 +77,22 @@ def joined(blocks: Sequence[TrialRuns], all_baselines: Sequence[TrialResult]) ->
     return TrialRuns(blocks[0].ids, list(beside.values()), variants, all_baselines, blocks[0].kind)
 
 
-def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
-    """Return what a change did to the time and to the losses, those of every run with it."""
+class Times(NamedTuple):
+    """What a change did to the step."""
+
+    before_ms: tuple[float, ...]
+    after_ms: tuple[float, ...]
+    speed_up: float
+    interval: tuple[float, float]
+    noise: float | None
+    mean_ms: tuple[float, float]
+
+
+def evaluate(candidate: Candidate, measured: TrialRuns, times: Times | None = None) -> Trial:
+    """Return what a change did to the time and to the losses, those of every run with it.
+
+    ``times`` were taken by turns; without them those of the runs count.
+    """
     ids, baselines, variants, all_baselines, kind = measured
     good = [run for run in variants if run.step_ns]
     before = [run.step_ns for run in baselines if run.step_ns]
@@ -85,15 +100,12 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
     if not good or not before:
         failed = skipped(replace(candidate, skip_reason=failure or "The unchanged run next to it failed."))
         return replace(failed, ids=tuple(ids), kind=kind)
-    after = [run.step_ns for run in good]
-    noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
-    faster = speed_up(before, after, noise)
+    times = times or _times(before, [run.step_ns for run in good], all_baselines)
     unchanged = [run.losses for run in all_baselines if run.losses] or [()]
     parity = _parity(ids, unchanged, good, all_baselines)
     worst = good[parity.run]
     norms = [norms_apart(baselines[0].grad_norms, run.grad_norms) for run in good]
     apart = max((each for each in norms if each is not None), default=None)
-    steps_ms = middle_step(before) / 1e6, middle_step(after) / 1e6
     skips = baselines[0].skipped_steps, good[0].skipped_steps
     notes = [
         f"Applied: {'; '.join(good[0].applied)}.",
@@ -109,14 +121,14 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
         title=candidate.title,
         ids=tuple(ids),
         kind=kind,
-        baseline_ms=tuple(ns / 1e6 for run in before for ns in run),
-        step_ms=tuple(ns / 1e6 for run in after for ns in run),
-        speed_up=faster.ratio,
-        interval=(faster.low, faster.high),
+        baseline_ms=times.before_ms,
+        step_ms=times.after_ms,
+        speed_up=times.speed_up,
+        interval=times.interval,
         numerics=parity.numerics,
-        mean_ms=steps_ms,
-        predicted_ms=None if candidate.predicted_ratio is None else candidate.predicted_ratio * steps_ms[0],
-        noise=noise,
+        mean_ms=times.mean_ms,
+        predicted_ms=None if candidate.predicted_ratio is None else candidate.predicted_ratio * times.mean_ms[0],
+        noise=times.noise,
         peak_bytes=_peaks(baselines, good),
         skipped_steps=None if skips == (None, None) else (skips[0] or 0, skips[1] or 0),
         losses=(unchanged[0][:MAX_LOSSES], worst.losses[:MAX_LOSSES]),
@@ -127,6 +139,16 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
         grad_drift=apart,
         note=" ".join(filter(None, notes)),
     )
+
+
+def _times(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], all_baselines: Sequence[TrialResult]
+) -> Times:
+    noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
+    faster = speed_up(before, after, noise)
+    old, new = (tuple(ns / 1e6 for run in runs for ns in run) for runs in (before, after))
+    means = middle_step(before) / 1e6, middle_step(after) / 1e6
+    return Times(old, new, faster.ratio, (faster.low, faster.high), noise, means)
 
 
 def skipped(candidate: Candidate) -> Trial:
@@ -155,11 +177,6 @@ def is_inconclusive(trial: Trial) -> bool:
     """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
     return not trial.failure and low <= 1.0 <= high and high > INCONCLUSIVE * low
-
-
-def is_settled(trial: Trial) -> bool:
-    """Return whether further runs are of no use: it is certain, or there is no difference worth having."""
-    return is_certain(trial) or is_even(trial.interval)
 
 
 def doubted(trial: Trial, doubt: Doubt) -> Trial:

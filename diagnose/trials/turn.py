@@ -5,7 +5,7 @@ socket; each process connects to it and exchanges lines:
 
     {"imported": true}    from the process: torch is imported; several may import at once, but they warm up in turn
     begin                 from the parent
-    {"ready": true}       the warm-up is over, and the device has no work
+    {"ready": true, "device_free": bytes}    the warm-up is over, and the device has no work; null without a device
     go 0.15               a block of so many seconds
     {"steps": [ns, ...], "dropped": 1, "wall_ns": ns}    of the block; the device has no work
     stop                  the script is stopped, as in every trial
@@ -51,7 +51,8 @@ class Turns:
 
     def ready(self) -> None:
         """Report that blocks can be asked for."""
-        self._send({"ready": True})
+        cuda = used_cuda()
+        self._send({"ready": True, "device_free": None if cuda is None else int(cuda.mem_get_info()[0])})
 
     def answer(self, step_ns: list[float], dropped: int, wall_ns: int) -> None:
         """Report a block."""

@@ -9,27 +9,24 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol
 
-import diagnose
 from diagnose.capture.process.process import kill_marked
-from diagnose.capture.process.script import runs_main
 from diagnose.errors import CaptureError
-from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.guard import descendants
+from diagnose.trials.launch import Launch, last_line, read_result
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.turn import MAX_MESSAGE_BYTES
+from diagnose.trials.turns import ScriptEndedError
 
-__all__ = ["TurnProcess", "start_all"]
+__all__ = ["Starting", "TurnProcess", "start_all"]
 
-BOOTSTRAP = runs_main("diagnose.trials.child")
 POLL_S = 0.5  # a process that was killed leaves the socket open in its workers: so often it is looked for
 BLOCKS_PER_SEARCH = 20  # for processes outside of the group, which takes some milliseconds
 END_S = 20.0  # to write what was measured, before it is killed
@@ -37,21 +34,20 @@ END_S = 20.0  # to write what was measured, before it is killed
 
 @dataclass
 class TurnProcess:
-    """One process of one form; ``folder`` is its own, and short: the path of a socket has 108 bytes.
+    """One process of one form; ``folder``, which is its own, takes what it writes.
 
     It runs under the guard of every trial (`diagnose.trials.guard`), so nothing of it outlives this process.
     """
 
-    script: Sequence[str]  # [-m] SCRIPT and its arguments
+    launch: Launch
     folder: Path
-    ids: Sequence[str] = ()
-    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    cwd: Path = field(default_factory=Path.cwd)
-    step_on: str = "auto"
-    warm_up: int = 10
+    order: TrialRequest  # but for the path of its socket
+    socket_path: Path  # 108 bytes at most
+    finish: Callable[[TrialResult], TrialResult] = lambda run: run  # once it has ended
     timeout_s: float = 300.0  # until it is ready, and for each block: compiling takes long, hanging takes for ever
     imported_s: float = 0.0  # until torch was imported
     ready_s: float = 0.0  # from then until the warm-up was over
+    device_free: int | None = None  # bytes when it was ready, None without a device
     wall_ns_per_step: list[float] = field(default_factory=list)  # of whole blocks, with what is dropped and drained
     num_steps: list[int] = field(default_factory=list)  # timed, of each block
     _guard: subprocess.Popen[bytes] | None = None
@@ -64,23 +60,21 @@ class TurnProcess:
     _began: float = 0.0
 
     def start(self) -> None:
-        """Start the process, which imports torch and waits."""
+        """Start the process, which imports torch and waits.
+
+        Raises:
+            CaptureError: there is no socket of this name.
+        """
         self._began = time.monotonic()
-        self.folder.mkdir(parents=True)
-        path = str(self.folder / "s")
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listening.bind(path)
+        try:
+            self._listening.bind(str(self.socket_path))
+        except OSError as error:  # the path is too long
+            raise CaptureError(f"No socket could be made in {self.socket_path.parent}: {error}.") from error
         self._listening.listen(1)
-        TrialRequest(
-            result=str(self.folder / "result.json"),
-            ids=tuple(self.ids),
-            arguments=self.arguments,
-            warm_up=self.warm_up,
-            step_on=self.step_on,
-            turns=path,
-        ).write(self.folder / "order.json")
-        with (self.folder / "output.log").open("wb") as log:
-            self._guard, self._pipe = self._start_guard(log)
+        order = replace(self.order, turns=str(self.socket_path))
+        self._guard, self._pipe = self.launch.start(self.folder, order)
 
     def wait_for_import(self) -> None:
         """Wait until torch is imported.
@@ -107,7 +101,8 @@ class TurnProcess:
         """
         began = time.monotonic()
         self._send("begin")
-        self._receive()
+        free = self._receive().get("device_free")
+        self.device_free = free if isinstance(free, int) else None
         self.ready_s = time.monotonic() - began
         self._search()
         self._signal(signal.SIGSTOP)
@@ -127,36 +122,55 @@ class TurnProcess:
         self.wall_ns_per_step.append(float(message["wall_ns"]) / (len(steps) + int(message["dropped"])))
         return steps
 
-    def end(self) -> TrialResult:
-        """End the script as a trial ends; return what it measured. What is left of it is killed."""
-        try:
-            self._signal(signal.SIGCONT)
+    def host_bytes(self) -> int:
+        """Return the largest memory that it and what it has started had to themselves, as far as the system shows."""
+        return sum(_own_peak(pid) for pid in (self._pid, *descendants(self._pid))) if self._pid else 0
+
+    def stop(self) -> None:
+        """Ask the script to end as a trial ends."""
+        self._signal(signal.SIGCONT)
+        if self._socket is not None:
             self._send("stop")
-            if self._guard is not None:
-                self._guard.wait(END_S)
-            return TrialResult.from_json((self.folder / "result.json").read_text(encoding="utf-8"))
-        except (CaptureError, subprocess.TimeoutExpired, OSError, ValueError, TypeError) as error:
-            return TrialResult(failure=f"It left no result: {error}")
-        finally:
-            self.kill()
+
+    def end(self) -> TrialResult:
+        """Stop the script, and return what it measured; what is left of it is killed."""
+        self.stop()
+        return self._ended(self._wait_for_end())
+
+    def failed(self, why: str) -> TrialResult:
+        """Kill what is left of it after a failure; return the sentence about that as a result."""
+        return self._ended(TrialResult(failure=why))
+
+    def _ended(self, run: TrialResult) -> TrialResult:
+        started = self._guard is not None
+        self.kill()
+        return self.finish(run) if started else run
+
+    def _wait_for_end(self) -> TrialResult:
+        code = None
+        if self._guard is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._guard.wait(END_S)
+        return read_result(self.folder, code, END_S, last_line(self.folder))
 
     def kill(self) -> None:
         """Kill whatever is left of it; may be called at any time, and twice."""
         if self._guard is None:
             return
         self._signal(signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.close(self._pipe)  # the guard ends what it finds below itself
+        self._guard.terminate()  # it ends what it finds below itself
         try:
             self._guard.wait(END_S)
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()
-        kill_marked(VARIABLE, self.folder)
+        os.close(self._pipe)  # not before: to the guard it means that this process is gone
+        kill_marked(VARIABLE, self.launch.name)
         self._guard, self._pid = None, 0
         for each in (self._socket, self._listening):
             if each is not None:
                 each.close()
+        self.socket_path.unlink(missing_ok=True)
 
     def _peer(self) -> int:
         """Return who has connected, which the kernel knows: what gets signals is never what a script says."""
@@ -199,7 +213,7 @@ class TurnProcess:
             with contextlib.suppress(TimeoutError, ConnectionError):
                 data = self._socket.recv(1 << 16)
             if data == b"" or len(self._received) > MAX_MESSAGE_BYTES:
-                raise CaptureError(self._why_ended())
+                raise self._end_of_script()
             self._received += data or b""
             if data is None:
                 self._check(until)
@@ -215,73 +229,54 @@ class TurnProcess:
     def _check(self, until: float) -> None:
         assert self._guard is not None, "it was started"
         if self._guard.poll() is not None:
-            raise CaptureError(self._why_ended())
+            raise self._end_of_script()
         if time.monotonic() > until:
             raise CaptureError(f"It did not answer within {self.timeout_s:.0f} s.")
 
-    def _why_ended(self) -> str:
-        """Return the sentence for a script that has ended by itself."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            assert self._guard is not None, "it was started"
-            self._guard.wait(END_S)
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            result = TrialResult.from_json((self.folder / "result.json").read_text(encoding="utf-8"))
-            if result.failure:
-                return result.failure
-        lines = (self.folder / "output.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = f" Its last line: {lines[-1].strip()[:160]}" if lines else ""
-        return f"It ended before the measurement was over.{last}"
-
-    def _start_guard(self, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], int]:
-        waiting, pipe = os.pipe()
-        guarded = {
-            "pipe": waiting,
-            "grace_s": 0.2,
-            "command": [sys.executable, "-c", BOOTSTRAP, str(self.folder / "order.json"), *self.script],
-            "environment": {"PYTHONUNBUFFERED": "1", VARIABLE: str(self.folder)},
-            "remove": "",
-            "writable": None,
-            "hosts": None,
-        }
-        (self.folder / "guard.json").write_text(json.dumps(guarded), encoding="utf-8")
-        root = str(Path(diagnose.__file__).parents[1])
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", GUARD, root, str(self.folder / "guard.json")],
-                cwd=self.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": _python_path(root)},
-                pass_fds=(waiting,),
-            )
-        except BaseException:
-            os.close(pipe)
-            raise
-        finally:
-            os.close(waiting)
-        return process, pipe
+    def _end_of_script(self) -> CaptureError:
+        """Return the sentence for a script that has ended by itself: a failure unless it has trained to its end."""
+        run = self._wait_for_end()
+        return CaptureError(run.failure) if run.failure else ScriptEndedError("The script came to its end.")
 
 
-def _python_path(root: str) -> str:
-    return os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+def _own_peak(pid: int) -> int:
+    """Return the peak of a process's memory without files, which processes share."""
+    sizes = {}
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name in ("VmHWM", "RssFile"):
+                sizes[name] = int(value.split()[0]) * 1024
+    return max(sizes.get("VmHWM", 0) - sizes.get("RssFile", 0), 0)
 
 
-def start_all(processes: Mapping[int, TurnProcess]) -> dict[int, str]:
+class Starting(Protocol):
+    """A process that is started in two parts."""
+
+    def start(self) -> None:
+        """Start it; this and the other parts raise CaptureError."""
+
+    def wait_for_import(self) -> None:
+        """Wait until torch is imported."""
+
+    def get_ready(self) -> None:
+        """Let it warm up."""
+
+    def failed(self, why: str) -> TrialResult:
+        """End it after a failure; return the sentence about that as a result."""
+
+
+def start_all(processes: Mapping[int, Starting]) -> dict[int, str]:
     """Start processes: they import at once and warm up one after the other; return why, of those that failed.
 
     Autotuning chooses by time, and would choose otherwise beside others.
     """
     failed: dict[int, str] = {}
-    for each in processes.values():
-        each.start()
-    for wait in (TurnProcess.wait_for_import, TurnProcess.get_ready):
+    for part in ("start", "wait_for_import", "get_ready"):
         for number, each in processes.items():
             if number not in failed:
                 try:
-                    wait(each)
+                    getattr(each, part)()
                 except CaptureError as error:
-                    failed[number] = str(error)
-                    each.kill()
+                    failed[number] = each.failed(str(error)).failure
     return failed

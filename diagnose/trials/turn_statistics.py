@@ -29,7 +29,16 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 
-__all__ = ["Estimate", "Round", "Verdict", "beats", "estimate", "instance_ratios", "t_quantile"]
+__all__ = [
+    "MIN_INSTANCES",
+    "MIN_ROUNDS",
+    "Estimate",
+    "Round",
+    "Verdict",
+    "estimate",
+    "instance_ratios",
+    "t_quantile",
+]
 
 Verdict: TypeAlias = Literal["better", "worse", "even", "open"]
 
@@ -86,12 +95,6 @@ class Estimate(NamedTuple):
 
 
 UNKNOWN = Estimate(1.0, 0.0, inf, 0.0, inf, 0, 0)
-
-
-def beats(best: Estimate, other: Estimate) -> bool:
-    """Return whether one form is faster than another for certain."""
-    enough = min(best.num_instances, other.num_instances) >= MIN_INSTANCES
-    return enough and best.surely_low > other.surely_high
 
 
 def estimate(rounds: Sequence[Round], form: int, unchanged: Sequence[int], num_planned: int) -> Estimate:

@@ -13,9 +13,16 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from diagnose.errors import CaptureError
-from diagnose.trials.turn_statistics import MIN_INSTANCES, Estimate, Round, beats, estimate
+from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, Estimate, Round, estimate
 
-__all__ = ["Form", "Look", "TurnPlan", "TurnResult", "take_turns"]
+__all__ = ["NARROW", "Form", "Look", "ScriptEndedError", "TurnPlan", "TurnResult", "take_turns"]
+
+
+NARROW = 0.03  # half of a gain's interval: what is predicted is no more exact
+
+
+class ScriptEndedError(CaptureError):
+    """A form has trained to the end of its script: another process of it can go on."""
 
 
 class Form(Protocol):
@@ -25,7 +32,8 @@ class Form(Protocol):
         """Run for about some seconds, alone on the machine; return its steps in nanoseconds.
 
         Raises:
-            CaptureError: it has ended; the sentence says why.
+            ScriptEndedError: the script has come to its end.
+            CaptureError: it has failed; the sentence says why.
         """
 
 
@@ -39,6 +47,7 @@ class TurnPlan:
     rounds_per_look: int = 4
     until_certain: bool = True  # else until the time is over, with every form to the end
     seed: int = 0  # of the order
+    seen: Callable[[TurnResult], None] = lambda _found: None  # called after every look
 
 
 class Look(NamedTuple):
@@ -56,6 +65,7 @@ class TurnResult:
     looks: list[Look] = field(default_factory=list)
     dropped: dict[int, float] = field(default_factory=dict)  # form -> after how many seconds nothing more was to gain
     failed: dict[int, str] = field(default_factory=dict)  # form -> why it ended
+    num_open: int = 0  # candidates that are neither certain nor dropped nor failed
     seconds: float = 0.0  # of rounds
     num_instances: int = 0
     disturbed: bool = False  # the unchanged forms differ for certain: nothing here can be relied on
@@ -75,8 +85,9 @@ def take_turns(
 ) -> TurnResult:
     """Measure forms against the unchanged ones until every candidate is certain, or the time is over.
 
-    A candidate is certain once it is faster, slower, or within 2 %. One that is certain and not faster, or slower than
-    another candidate for certain, is dropped, and the rest gets its time.
+    A candidate is certain once it is faster, slower, or within 2 %. One that is certain and not faster, or whose gain
+    is known to within 3 %, is dropped, and the rest gets its time. Where the script of one form ends, all get new
+    processes.
 
     Args:
         forms: All of them.
@@ -97,12 +108,19 @@ def take_turns(
             running = [number for number in running if number not in found.failed]
             continue
         began = clock()
-        _round(forms, running, plan.block_s, order, found)
+        try:
+            _round(forms, running, plan.block_s, order, found)
+        except ScriptEndedError as ended:
+            renewed_at = found.seconds
+            if sum(each.instance == found.num_instances - 1 for each in found.rounds) < MIN_ROUNDS:
+                found.failed |= dict.fromkeys(running, f"{ended} It must train on for longer to take turns.")
         found.seconds += max(clock() - began, 1e-9)
         running = [number for number in running if number not in found.failed]
         if len(found.rounds) % plan.rounds_per_look:
             continue
         _look(found, len(forms), unchanged, plan.instances)
+        found.num_open = sum(found.estimates[n].verdict == "open" for n in running if n not in unchanged)
+        plan.seen(found)
         if plan.until_certain:
             if _is_over(found, running, unchanged):
                 break
@@ -120,6 +138,8 @@ def _round(
     for number in order.sample(running, len(running)):
         try:
             step_ns[number] = fmean(forms[number].block(block_s))
+        except ScriptEndedError:
+            raise
         except CaptureError as error:
             found.failed[number] = str(error)
     found.rounds.append(Round(found.num_instances - 1, step_ns))
@@ -131,16 +151,14 @@ def _look(found: TurnResult, num_forms: int, unchanged: Sequence[int], num_plann
 
 
 def _is_over(found: TurnResult, running: list[int], unchanged: Sequence[int]) -> bool:
-    """Drop the candidates that cannot be the answer; return whether no other one is open."""
+    """Drop the candidates of which enough is known; return whether no other one is open."""
     estimates = found.estimates
-    candidates = [number for number in running if number not in unchanged]
-    for number in candidates:
+    for number in [number for number in running if number not in unchanged]:
         own = estimates[number]
-        beaten = any(beats(estimates[other], own) for other in candidates)
-        if own.verdict in ("worse", "even") or beaten:
+        if own.verdict in ("worse", "even") or (own.verdict == "better" and own.half_width <= NARROW):
             running.remove(number)
             found.dropped[number] = found.seconds
-    return all(estimates[number].verdict == "better" for number in running if number not in unchanged)
+    return all(number in unchanged for number in running)
 
 
 def _seems_over(found: TurnResult, running: Sequence[int], unchanged: Sequence[int]) -> bool:

@@ -1,9 +1,10 @@
-"""Where runs work: a copy of the working folder with a home and caches, put back before each run.
+"""Where runs work: copies of the working folder with a home and caches, each put back before each of its runs.
 
-The copy is real, made once: what a run writes, appends to, renames or removes there is its own. It lies below ``root``,
-a folder that stands for the root of the file system. A cache that is data (downloaded weights) is shown with links, and
-small files, which tools lock and rewrite, are copies. A cache that can be built again (compiled kernels) is shown as a
-whole or starts empty. Caches are removed at the end.
+Runs that follow one another share one copy; runs that are alive at once have one each. A copy is real, made once: what
+a run writes, appends to, renames or removes there is its own. It lies below ``root``, a folder that stands for the root
+of the file system. A cache that is data (downloaded weights) is shown with links, and small files, which tools lock and
+rewrite, are copies. A cache that can be built again (compiled kernels) is shown as a whole or starts empty; all copies
+share those that variables name. Caches are removed at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from diagnose.trials.guard import SHARED_MEMORY
 from diagnose.trials.limits import Limits
 from diagnose.trials.originals import Originals, back_up, check_number
 
-__all__ = ["ROOT", "Cache", "WorkingCopy", "Workplace", "name_originals", "seed", "user_caches"]
+__all__ = ["ROOT", "Cache", "Place", "WorkingCopy", "Workplace", "name_originals", "seed", "user_caches"]
 
 ROOT, TEMPORARY = "cwd", "tmp"  # below the run's own folder
 FOLDERS = ("folder", "copy")
@@ -99,49 +100,53 @@ class Workplace:
         for folder in around.unreadable:
             self.report(f"{clean(folder)} cannot be listed or holds too many names, so runs do not see what lies in it")
         self._home = home if str(home) not in around.unreadable else None
-        self._surroundings = WorkingCopy(around, self.root)
-        self._copy = WorkingCopy(plan, below(self.root, around.source))
         self._around = around
-        self._is_seeded = False
+        self._places: dict[int, Place] = {}
         self._backup: Path | None = None
         self._originals = self._watched()
 
-    def restore(self) -> Path:
-        """Put everything back but what caches hold; return the working folder of the next run.
+    def restore(self, number: int = 0) -> Place:
+        """Put everything back in one of the copies but what caches hold; return it.
 
         Raises:
             UsageError: it cannot be written.
         """
-        self._surroundings.restore()
-        self._copy.restore()
-        for cache in () if self._is_seeded else self._caches:
+        place = self._places.setdefault(number, self._new_place(number))
+        place.surroundings.restore()
+        place.copy.restore()
+        for cache in () if place.is_seeded else self._caches:
             if self._around.kind_of(cache.path) == "copy":
-                seed(cache, below(self.root, cache.path))
-        self._is_seeded = True
-        temporary = self.private / TEMPORARY
-        remove_tree(temporary)
-        temporary.mkdir()
-        return self.path
+                seed(cache, below(place.root, cache.path))
+        place.is_seeded = True
+        remove_tree(place.temporary)
+        place.temporary.mkdir()
+        return place
 
-    @property
-    def path(self) -> Path:
-        """Return the copy of the working folder."""
-        return self._copy.path
+    def _new_place(self, number: int) -> Place:
+        root = self.root if not number else self.private / f"{ROOT}-{number}"
+        copy = WorkingCopy(self.plan, below(root, self._around.source))
+        temporary = self.private / (f"{TEMPORARY}-{number}" if number else TEMPORARY)
+        return Place(root, temporary, WorkingCopy(self._around, root), copy)
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, place: Place) -> dict[str, str]:
         """Return what a run must find in its environment: its home, its caches, and where temporary files go."""
-        found = {**PROTECTED, "PWD": str(self.path)}
+        found = {**PROTECTED, "PWD": str(place.copy.path)}
         for cache in self._caches:
-            found |= {name: str(below(self.root, path)) for name, path in cache.variables.items()}
+            root = place.root if cache.data else self.root
+            found |= {name: str(below(root, path)) for name, path in cache.variables.items()}
         if self._home is not None:
-            found["HOME"] = str(below(self.root, self._home))
-        folder = self.private / TEMPORARY
-        has_room = len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER
+            found["HOME"] = str(below(place.root, self._home))
+        has_room = len(os.fsencode(place.temporary)) <= MAX_SOCKET_FOLDER
         if not has_room and self.limits.is_isolated:
             found["TMPDIR"] = SHARED_MEMORY  # the run's own
         elif has_room or self.limits.writable is not None:
-            found["TMPDIR"] = str(folder)
+            found["TMPDIR"] = str(place.temporary)
         return found
+
+    def name_originals(self, folder: Path, place: Place) -> None:
+        """Take the names of copies out of what a run has written."""
+        for root in dict.fromkeys((place.root, self.root)):  # one that compiles names the shared cache
+            name_originals(folder, root)
 
     def verify(self) -> str:
         """Return a sentence about those of the user's files that have changed, "" if none has."""
@@ -163,12 +168,13 @@ class Workplace:
         )
 
     def remove(self) -> str:
-        """Remove the copy, and the backup unless files have changed since the last look: return a sentence then."""
+        """Remove the copies, and the backup unless files have changed since the last look: return a sentence then."""
         changed = self.verify() if self._backup is not None else ""
         if self._backup is not None:
             remove_tree(self._backup)
             self._backup = None
-        remove_tree(self.root)
+        for root in {self.root, *(place.root for place in self._places.values())}:
+            remove_tree(root)
         return changed
 
     def _watched(self) -> Originals:
@@ -196,6 +202,17 @@ def _home() -> Path | None:
     except (OSError, RuntimeError):
         return None
     return home if home.is_dir() and home.parent != home else None
+
+
+@dataclass
+class Place:
+    """One copy, and what belongs to it, for one run at a time."""
+
+    root: Path  # stands for the root of the file system
+    temporary: Path
+    surroundings: WorkingCopy
+    copy: WorkingCopy  # of the working folder
+    is_seeded: bool = False  # caches have been filled
 
 
 class WorkingCopy:

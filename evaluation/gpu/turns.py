@@ -15,13 +15,15 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from diagnose.trials.launch import Launch
+from diagnose.trials.measuring import TrialRequest
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, run_folder
 from diagnose.trials.turn_process import TurnProcess, start_all
 from diagnose.trials.turn_statistics import Round, instance_ratios
@@ -37,7 +39,7 @@ class ScriptForm:
 
     name: str
     script: Sequence[str]
-    options: Mapping[str, Any]  # of every process
+    step_on: str
     processes: list[TurnProcess] = field(default_factory=list)
     losses: list[int] = field(default_factory=list)  # how many each process recorded
     applied: tuple[str, ...] = ()
@@ -48,7 +50,9 @@ class ScriptForm:
         of_form = self.name.startswith(ARGUMENTS)
         more = shlex.split(self.name[len(ARGUMENTS) :]) if of_form else []
         ids = () if of_form or self.name == UNCHANGED else tuple(self.name.split("+"))
-        self.processes.append(TurnProcess([*self.script, *more], folder, ids, **self.options))
+        launch = Launch([*self.script, *more], Path.cwd(), folder)
+        order = TrialRequest(str(folder / "result.json"), ids, step_on=self.step_on)
+        self.processes.append(TurnProcess(launch, folder, order, folder / "s"))
         return self.processes[-1]
 
     def block(self, seconds: float) -> Sequence[float]:
@@ -176,7 +180,7 @@ def main() -> int:
     if UNCHANGED not in names:
         parser.error(f"one of --forms must be {UNCHANGED!r}")
     script = [str(Path(options.script).resolve()), *arguments]
-    forms = [ScriptForm(name.strip(), script, {"step_on": options.step_on}) for name in names]
+    forms = [ScriptForm(name.strip(), script, options.step_on) for name in names]
     plan = TurnPlan(options.seconds, options.block, options.instances, until_certain=options.until_certain)
     began = time.monotonic()
     try:

@@ -44,7 +44,7 @@ def test_command_lines_are_found():
 
 
 @pytest.mark.parametrize(
-    "page", ["cookbook.md", "prove.md", "compare.md", "report.md", "commands.md", "json.md", "limits.md", "watch.md"]
+    "page", ["cookbook.md", "prove.md", "trials.md", "compare.md", "report.md", "commands.md", "json.md", "limits.md", "watch.md"]
 )
 def test_no_page_names_an_option_that_is_not_there(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")

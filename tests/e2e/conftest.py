@@ -14,9 +14,9 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 LIMIT_S = 300
 LAUNCHER = (sys.executable, "-m", "diagnose")
 FEW_RUNS = (
-    "from diagnose.trials import prove\n"
-    "prove.TIMED_S, prove.MIN_TIMED_STEPS, prove.MIN_WARM_UP_STEPS = 0.02, 6, 2\n"
-    "prove._Proving._has_time_for = lambda self, num_runs: num_runs <= 2\n"  # for each change alone, however fast
+    "from functools import partial\n"
+    "from diagnose.trials import by_turns\n"
+    "by_turns.TurnSchedule = partial(by_turns.TurnSchedule, rounds_s=4.0, long_s=1e9)\n"
     "from diagnose.cli.main import main\n"
     "main()"
 )
@@ -50,7 +50,7 @@ def within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 @pytest.fixture(scope="session")
 def few_runs() -> Sequence[str]:
-    """Return what starts ``diagnose`` with trials of few steps, and few runs however their times fall."""
+    """Return what starts ``diagnose`` with trials of few rounds, however their times fall."""
     return (sys.executable, "-c", FEW_RUNS)
 
 

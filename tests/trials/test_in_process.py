@@ -18,7 +18,7 @@ from diagnose.errors import CaptureError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription, Source
 from diagnose.text.progress import Progress
 from diagnose.trials.in_process import InProcess, prove_runs
-from diagnose.trials.prove import Schedule
+from diagnose.trials.in_sequence import Schedule
 
 NOTHING_KNOWN = Diagnosis(
     "no-gpu", "Not recorded.", None, 10e6, (10_000_000,) * 5, None, None, {}, (), (), (), Source("by hand")

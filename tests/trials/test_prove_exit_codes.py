@@ -10,7 +10,7 @@ from diagnose.cli import main as cli
 from diagnose.cli import prove as command
 from diagnose.pipeline.run import analyze_paths
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove import NOTHING_TRIED
+from diagnose.trials.prove_result import NOTHING_TRIED
 from diagnose.trials.runs import Runner
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
@@ -21,7 +21,7 @@ NEEDS_GPU = next(name for name in CHANGES if (patch := patch_of(name)) is not No
 def proving(monkeypatch, tmp_path, capsys):
     """Return a function that proves what a capture prescribes with runs of 10 s, and returns code, JSON and errors."""
     now = [1000.0]
-    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr(command, "record", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")

@@ -14,9 +14,11 @@ from diagnose.text.progress import Progress
 from diagnose.trials import limits
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.copying import CopyLimits, below, plan_copy
+from diagnose.trials.in_sequence import Schedule
+from diagnose.trials.launch import read_result
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove import Schedule, prove
-from diagnose.trials.runs import Command, Runner, read_result, record
+from diagnose.trials.prove import prove
+from diagnose.trials.runs import Command, Runner, record
 
 PATIENCE_S = 60
 
@@ -223,6 +225,7 @@ def test_trials_that_are_stopped_keep_what_was_measured():
     class Stops:
         warm_up = timed = 0
         schedule = Schedule()
+        turns = None
 
         def time(self, ids, *, timeout_s):
             if ids == ("schedule-gc",):

@@ -65,7 +65,7 @@ def test_it_waits_for_each_block_and_answers_with_the_steps_in_it(parent, clock)
     num = run(timer, clock)
     assert num == 10 + (1 + FIRST_STEPS) + (1 + 5) + (1 + 3)
     assert begun == [10 + 1 + FIRST_STEPS]
-    assert parent.answer() == {"ready": True}
+    assert parent.answer() == {"ready": True, "device_free": None}
     assert parent.answer() == {"steps": [20e6] * 5, "dropped": 1, "wall_ns": 120_000_000}
     assert parent.answer() == {"steps": [20e6] * 3, "dropped": 1, "wall_ns": 80_000_000}
     assert timer.step_ns() == (20e6,) * 8
@@ -141,6 +141,7 @@ def test_on_a_device_steps_are_timed_in_its_queue_and_it_is_drained_once_a_block
         device.waits += 1
 
     device.Event, device.synchronize = Event, synchronize
+    device.mem_get_info = lambda: (7, 9)
     for module in (measuring, turn):
         monkeypatch.setattr(module, "used_cuda", lambda: device)
     for line in ("go 0.09", "go 0.09", "stop"):
@@ -150,6 +151,6 @@ def test_on_a_device_steps_are_timed_in_its_queue_and_it_is_drained_once_a_block
         clock.ns += 1_000_000  # the host only launches
         device.queued_ns += 30_000_000
         timer.boundary()
-    assert parent.answer() == {"ready": True}
+    assert parent.answer() == {"ready": True, "device_free": 7}
     assert [parent.answer()["steps"] for _ in range(2)] == [[30e6] * 3] * 2
     assert device.waits == 3  # before the first block, and after each

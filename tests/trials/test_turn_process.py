@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import CaptureError
+from diagnose.trials.launch import Launch
+from diagnose.trials.measuring import TrialRequest
 from diagnose.trials.turn_process import TurnProcess, start_all
+from diagnose.trials.turns import ScriptEndedError
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the kernel's name for a peer, and /proc"),
@@ -47,12 +50,18 @@ def started(tmp_path, monkeypatch):
 
     def start(*num_steps):
         for i, num in enumerate(num_steps):
-            processes[i] = TurnProcess(["train.py", str(i), str(num)], tmp_path / f"run{i}")
+            processes[i] = process_of(tmp_path, i, num)
         return processes, start_all(processes)
 
     yield start
     for each in processes.values():
         each.kill()
+
+
+def process_of(folder, i, num_steps):
+    own = folder / f"run{i}"
+    launch = Launch(["train.py", str(i), str(num_steps)], folder, own)
+    return TurnProcess(launch, own, TrialRequest(str(own / "result.json")), own / "s")
 
 
 def stamps(name):
@@ -91,7 +100,7 @@ def test_a_script_that_ends_or_never_begins_says_so_and_the_other_goes_on(starte
     processes, failed = started(100_000, 60, 3)
     assert failed.keys() == {2}
     assert "ended after" in failed[2]
-    with pytest.raises(CaptureError, match="It ended before the measurement was over"):
+    with pytest.raises(ScriptEndedError):
         _ = [processes[1].block(0.05) for _ in range(50)]
     assert processes[0].block(0.05)
 
@@ -99,7 +108,7 @@ def test_a_script_that_ends_or_never_begins_says_so_and_the_other_goes_on(starte
 def test_a_process_that_is_killed_is_noticed(started):
     processes, _ = started(100_000)
     os.kill(processes[0]._pid, signal.SIGKILL)
-    with pytest.raises(CaptureError, match="ended before"):
+    with pytest.raises(CaptureError, match="exit code -9"):
         processes[0].block(0.05)
 
 
@@ -127,8 +136,9 @@ def test_nothing_is_left_when_this_process_is_killed(tmp_path):
     text = f"""
         import os, signal
         from pathlib import Path
-        from diagnose.trials.turn_process import TurnProcess, start_all
-        process = TurnProcess(["train.py", "0", "100000"], Path({str(tmp_path / "run0")!r}))
+        from diagnose.trials.turn_process import start_all
+        from tests.trials.test_turn_process import process_of
+        process = process_of(Path({str(tmp_path)!r}), 0, 100000)
         assert not start_all({{0: process}})
         os.kill(os.getpid(), signal.SIGKILL)
     """

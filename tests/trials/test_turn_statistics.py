@@ -9,7 +9,6 @@ from diagnose.trials.turn_statistics import (
     PRIOR_SPREAD,
     Estimate,
     Round,
-    beats,
     estimate,
     instance_ratios,
     t_quantile,
@@ -102,6 +101,3 @@ def test_verdicts_are_read_off_the_ends():
     assert of(0.8, 0.9, 0.7, 0.99).verdict == "worse"
     assert of(0.99, 1.019, 0.9, 1.1).verdict == "even"
     assert of(0.99, 1.021, 0.9, 1.1).verdict == "open"
-    assert beats(of(1.2, 1.3, 1.15, 1.35), of(1.0, 1.1, 0.9, 1.14))
-    assert not beats(of(1.2, 1.3, 1.15, 1.35), of(1.0, 1.1, 0.9, 1.16))
-    assert not beats(of(1.2, 1.3, 1.15, 1.35), of(1.0, 1.1, 0.9, 1.14, instances=1))

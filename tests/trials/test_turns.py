@@ -5,7 +5,7 @@ import math
 import pytest
 
 from diagnose.errors import CaptureError
-from diagnose.trials.turns import TurnPlan, take_turns
+from diagnose.trials.turns import NARROW, ScriptEndedError, TurnPlan, take_turns
 from tests.trials.machine import FakeForm, Machine
 
 CALM = {"drift": 0.0, "stall": 0.0, "spell": 1.0}
@@ -72,10 +72,51 @@ def test_what_is_slower_is_dropped_and_the_rest_gets_the_time():
     assert turns.forms[2].blocks < turns.forms[0].blocks == turns.forms[3].blocks == len(found.rounds)
 
 
-def test_what_another_beats_is_dropped_although_it_is_a_gain():
-    found = Turns(1, 1, 1.15, 1.5, seconds=60).result()
+def test_a_gain_is_measured_until_it_is_known_closely_and_dropped_then():
+    found = Turns(1, 1, 1.5, seconds=120, instances=4, spread=0.02, seed=2).result()
     assert found.dropped.keys() == {2}
-    assert found.estimates[3].verdict == "better"
+    assert found.estimates[2].half_width <= NARROW
+    certain = next(look.seconds for look in found.looks if look.estimates[2].verdict == "better")
+    assert certain < found.dropped[2]
+
+
+def test_a_script_that_ends_goes_on_in_new_processes_of_all_forms():
+    turns = Turns(1, 1, 2.0, until_certain=False, seconds=20)
+
+    def of_length(form, num):
+        block, renew = form.block, form.renew
+
+        def short(seconds):
+            form.left -= 1
+            if form.left < 0:
+                raise ScriptEndedError("The script came to its end.")
+            return block(seconds)
+
+        def again():
+            form.left = num
+            renew()
+
+        form.block, form.renew = short, again
+
+    of_length(turns.forms[2], 10)
+    found = turns.result()
+    assert not found.failed
+    assert all(numbers == [0, 1, 2] for numbers in map(sorted, (numbers for _, numbers in turns.renewed)))
+    whole = [sum(each.instance == i for each in found.rounds) for i in range(found.num_instances - 1)]
+    assert set(whole) == {10}
+    assert found.estimates[2].verdict == "better"
+
+
+def test_a_script_that_ends_before_a_process_counts_cannot_take_turns():
+    turns = Turns(1, 1, 2.0, seconds=20)
+
+    def block(_seconds):
+        raise ScriptEndedError("The script came to its end.")
+
+    turns.forms[1].block = block
+    assert turns.result().failed == dict.fromkeys(
+        range(3), "The script came to its end. It must train on for longer to take turns."
+    )
 
 
 def test_without_an_end_at_certainty_every_form_runs_to_the_end():

@@ -1,0 +1,449 @@
+"""Proves prescriptions by turns: forms of a script are alive at once, and one at a time runs (`diagnose.trials.turns`).
+
+A team is the script unchanged, unchanged once more as its control, and the candidates that memory and time have room
+for; the others come in a later team. Then the certain gains together take turns with the largest alone and with each of
+them left out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, sqrt
+from statistics import fmean, median
+from typing import NamedTuple, Protocol
+
+from diagnose.changes import any_compiles
+from diagnose.errors import CaptureError
+from diagnose.model.diagnosis import Trial
+from diagnose.trials.candidates import Candidate
+from diagnose.trials.measuring import TrialResult
+from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, NOTHING_TRIED, ProveResult, gains
+from diagnose.trials.room import Sized, available_bytes, room_for
+from diagnose.trials.trials import (
+    Kind,
+    Times,
+    TrialRuns,
+    doubted,
+    evaluate,
+    is_gain,
+    nothing_done,
+    sentence,
+    skipped,
+)
+from diagnose.trials.turn_process import Starting, start_all
+from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
+from diagnose.trials.turns import Form, ScriptEndedError, TurnPlan, TurnResult, take_turns
+
+__all__ = ["LiveForm", "LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
+
+UNCHANGED = (0, 1)  # numbers in a team
+WARM_UP_STEPS = 15  # of a process, at least
+NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."
+
+
+@dataclass(frozen=True)
+class TurnSchedule:
+    """How the budget is spent."""
+
+    rounds_s: float = 20.0  # for each form of a team; what is certain earlier ends earlier
+    long_s: float = 60.0  # of rounds: from here on every form lives three times instead of twice
+    kept_share: float = 1 / 3  # of the budget, for the gains together, where several changes are tried
+    kept_from_s: float = 80.0  # where each of them by itself has more than this
+    timeout_factor: float = 6.0  # times what the first form took to be ready: hanging takes for ever
+    min_timeout_s: float = 60.0
+    compiling_share: float = 2 / 3  # of what is left, for a form that compiles
+    report_s: float = 10.0  # between lines of progress
+
+
+class LiveForm(Starting, Form, Sized, Protocol):
+    """A process of a form."""
+
+    def stop(self) -> None:
+        """Ask the script to end."""
+
+    def end(self) -> TrialResult:
+        """Wait until it has ended, kill what is left, and return what it measured."""
+
+    def kill(self) -> None:
+        """Kill it, whatever it does."""
+
+
+class LiveRuns(Protocol):
+    """What prepares processes of a script that can be alive at once."""
+
+    changed: str  # which of the user's files have changed: nothing further is started
+
+    @property
+    def why_no_turns(self) -> str:
+        """Return why forms cannot be alive at once, "" if they can."""
+
+    def live(self, number: int, ids: Sequence[str], *, timeout_s: float) -> LiveForm:
+        """Prepare a process with a copy of the working folder that is its own; raises OriginalsChangedError."""
+
+    def num_copies(self) -> float:
+        """Return for how many copies of the working folder the disk has room."""
+
+
+class NoTurnsError(CaptureError):
+    """Forms of this script cannot be alive at once, or not for long enough; the sentence says why."""
+
+
+class _Wanted(NamedTuple):
+    candidate: Candidate
+    ids: tuple[str, ...]
+    kind: Kind = "single"
+
+
+def by_turns(
+    runs: LiveRuns,
+    chosen: Sequence[Candidate],
+    budget_s: float,
+    report: Callable[[str], None],
+    step_ns: Sequence[float] = (),
+) -> ProveResult:
+    """Measure every candidate that the budget has room for, then the certain gains together and each left out.
+
+    Args:
+        runs: What runs the script.
+        chosen: What is tried, the most promising first.
+        budget_s: For everything.
+        report: Takes lines of progress.
+        step_ns: That a recording has timed.
+
+    Raises:
+        NoTurnsError: the unchanged script cannot take turns; nothing was measured.
+    """
+    proving = _ByTurns(runs, budget_s, report, step_ns)
+    proving.go(chosen)
+    return proving.result
+
+
+class _ByTurns:
+    def __init__(
+        self,
+        runs: LiveRuns,
+        budget_s: float,
+        report: Callable[[str], None],
+        step_ns: Sequence[float],
+    ) -> None:
+        self._runs, self._report, self._plan = runs, report, TurnSchedule()
+        self._ends = time.monotonic() + budget_s
+        self._step_s = fmean(step_ns) / 1e9 if step_ns else 0.0
+        self.result = ProveResult()
+
+    def go(self, chosen: Sequence[Candidate]) -> None:
+        for candidate in chosen:
+            if candidate.skip_reason:
+                self._add(skipped(candidate))
+        wanted = [_Wanted(each, (each.id,)) for each in chosen if not each.skip_reason]
+        if not wanted:
+            return
+        if self._runs.why_no_turns:
+            raise NoTurnsError(self._runs.why_no_turns)
+        left_s = self._ends - time.monotonic()
+        if left_s < _least_s(len(UNCHANGED) + 1, self._step_s):
+            raise NoTurnsError("There is too little time to take turns, so runs follow one another.")
+        kept_s = left_s * self._plan.kept_share if len(wanted) > 1 else 0.0
+        has_time = left_s - kept_s >= max(self._plan.kept_from_s, _least_s(len(UNCHANGED) + len(wanted), self._step_s))
+        left_out = self._measure_each(wanted, self._ends - kept_s * has_time)
+        cut_off = [trial for trial in self.result.trials if trial.failure == CUT_OFF]
+        self.result.nothing_tried = not self._runs.changed and len(cut_off) + len(left_out) == len(wanted)
+        if self.result.nothing_tried:
+            self.result.notes.append(NOTHING_TRIED)
+        if left_out and not self._runs.changed:
+            names = ", ".join(each.candidate.id for each in left_out)
+            self.result.notes.append(f"The budget ended before {names} could be run; give --budget more.")
+        self.result.best = gains(self.result.trials)
+        if len(self.result.best) > 1 and not self._runs.changed:
+            self._combine({each.candidate.id: each.candidate for each in wanted})
+        if self._runs.changed:
+            self.result.notes.append(self._runs.changed)
+            self.result.best = ()
+
+    def _measure_each(self, wanted: Sequence[_Wanted], ends: float) -> Sequence[_Wanted]:
+        """Measure every candidate, in as many teams as it takes; return those for which there was no time."""
+        is_first = True
+        while wanted and not self._runs.changed and (is_first or time.monotonic() < ends):
+            try:
+                team, taken = self._measured(wanted, ends)
+            except NoTurnsError:
+                if is_first and time.monotonic() < ends and not self._runs.changed:
+                    raise
+                break  # no time is left, or nothing further may start
+            for number, each in enumerate(wanted[:taken], len(UNCHANGED)):
+                self._add(team.trial(number, each))
+            wanted, is_first = wanted[taken:], False
+        return wanted
+
+    def _measured(self, wanted: Sequence[_Wanted], ends: float) -> tuple[_Team, int]:
+        """Let a team take turns; return how many of what is wanted had room in it."""
+        team = _Team(self._runs, self._plan, ends, self._report)
+        try:
+            taken = team.start([each.ids for each in wanted], self._step_s)
+            team.take_turns(len(wanted) - taken)
+        finally:
+            team.kill()
+        self.result.notes += [note for note in team.notes if note not in self.result.notes]
+        return team, taken
+
+    def _combine(self, candidates: Mapping[str, Candidate]) -> None:
+        """Let the gains together take turns with the largest alone, and with each of them left out."""
+        best = self.result.best
+        wanted = [
+            _Wanted(Candidate("+".join(best), "All gains together"), best, "combination"),
+            _Wanted(candidates[best[0]], best[:1]),
+        ]
+        for name in best if len(best) > 2 else ():  # without one of two: the other one, which was measured
+            rest = tuple(other for other in best if other != name)
+            wanted.append(_Wanted(replace(candidates[name], predicted_ratio=None), rest, "without"))
+        try:
+            team, taken = self._measured(wanted, self._ends)
+        except NoTurnsError:
+            taken = 0
+        if not taken:
+            self.result.notes.append("The budget ended before the gains could be run together; give --budget more.")
+            self.result.best = best[:1]
+            return
+        rows = list(enumerate(wanted[:taken], len(UNCHANGED)))
+        for number, each in rows:
+            if each.kind != "single":
+                self._add(team.trial(number, each))
+        whole = next(trial for trial in self.result.trials if trial.kind == "combination")
+        better = [(team.ratio(number), each) for number, each in rows if team.beats(number, rows[0][0])]
+        if not is_gain(whole) or any(each.kind == "single" for _, each in better):
+            self.result.best = best[:1]
+            self.result.notes.append(ALONE_IS_BEST)
+        elif better:
+            each = max(better, key=lambda one: one[0])[1]
+            self.result.best = each.ids
+            self.result.notes.append(f"Without {each.candidate.id} the others give more, so it is left out.")
+        for each in wanted[taken:]:
+            self.result.notes.append(f"The combination without {each.candidate.id} had no room, so it was not run.")
+
+    def _add(self, trial: Trial) -> None:
+        self.result.trials.append(trial)
+        self._report(sentence(trial))
+
+
+def _turn_s(step_s: float) -> float:
+    """Return how long one turn takes: with one step that is dropped at least, and one that is timed."""
+    return max(TurnPlan.block_s, step_s) + max(0.01, step_s)
+
+
+def _least_s(num_forms: int, step_s: float) -> float:
+    """Return how long the steps of some forms take at least, of two processes each."""
+    return MIN_INSTANCES * num_forms * (WARM_UP_STEPS * step_s + MIN_ROUNDS * _turn_s(step_s))
+
+
+@dataclass
+class _Member:
+    """A form, and what its processes have measured."""
+
+    ids: tuple[str, ...]
+    process: LiveForm | None = None
+    results: list[TrialResult] = field(default_factory=list)
+
+    def block(self, seconds: float) -> Sequence[float]:
+        """Run a block in the present process; one that fails has ended afterwards."""
+        assert self.process is not None, "a form that did not start has no turn"
+        try:
+            return self.process.block(seconds)
+        except ScriptEndedError:
+            raise
+        except CaptureError as error:
+            failed, self.process = self.process.failed(str(error)), None
+            raise CaptureError(failed.failure) from error
+
+
+class _Team:
+    def __init__(self, runs: LiveRuns, plan: TurnSchedule, ends: float, report: Callable[[str], None]) -> None:
+        self._runs, self._plan, self._ends, self._report = runs, plan, ends, report
+        self._members = [_Member(()) for _ in UNCHANGED]
+        self._failed: dict[int, str] = {}
+        self._random = random.Random(0)
+        self._step_s = self._ready_s = self._started_s = 0.0
+        self._found, self._is_new = TurnResult(), True
+        self._num_decided, self._reported_at = 0, time.monotonic()
+        self.notes: list[str] = []
+
+    def start(self, wanted: Sequence[tuple[str, ...]], step_s: float) -> int:
+        """Start the unchanged script and what has room beside it; return how many of what is wanted that is.
+
+        Raises:
+            NoTurnsError: the script could not be started, or not twice.
+        """
+        began, self._step_s = time.monotonic(), step_s
+        self._members += [_Member(ids) for ids in wanted]
+        numbers = range(len(self._members))
+        # In random order: the first to start was slower than the others in seven of seven measurements on a GPU.
+        pair = [0, len(UNCHANGED)]
+        waiting = [1, *numbers[len(UNCHANGED) + 1 :]]
+        self._random.shuffle(pair)
+        for number in pair:
+            self._begin([number])
+        if 0 in self._failed:
+            raise NoTurnsError(
+                f"Unchanged, the script cannot take turns, so runs follow one another. {self._failed[0]}"
+            )
+        while waiting and len(self._ready()) < 2:
+            self._begin([waiting.pop(0)])
+        if len(self._ready()) == 2:
+            room = min(room_for(self._ready(), available_bytes()), self._runs.num_copies() - 2, self._num_in_time() - 2)
+            room = max(int(min(room, len(waiting))), 0)
+            self._begin(self._random.sample(waiting[:room], room))
+            waiting = waiting[room:]
+        if 1 in self._failed:
+            why = "A second copy of the script cannot run beside the first, so runs follow one another."
+            raise NoTurnsError(f"{why} {self._failed[1]}")
+        if 1 in waiting:
+            self.notes.append(NO_CONTROL)
+        self._started_s = time.monotonic() - began
+        del self._members[min((number for number in waiting if number > 1), default=len(self._members)) :]
+        return len(self._members) - len(UNCHANGED)
+
+    def take_turns(self, num_later: int) -> None:
+        """Measure the members; every process has ended afterwards.
+
+        Raises:
+            NoTurnsError: the unchanged script ended at once.
+        """
+        unchanged = [number for number in UNCHANGED if self._members[number].process is not None]
+        # Without a control there is half of what shows how far processes of one form differ.
+        seconds, instances = self._seconds(num_later, 2 if len(unchanged) > 1 else 4)
+        plan = TurnPlan(seconds, instances=instances, seen=lambda found: self._progress(found, seconds))
+        self._found = take_turns(self._members, unchanged, plan, self._renew, time.monotonic)
+        self._failed |= self._found.failed
+        if not self._found.estimates[len(UNCHANGED)].num_rounds and 0 in self._found.failed and not self._runs.changed:
+            raise NoTurnsError(f"{self._found.failed[0]} So runs follow one another.")
+        self._end()
+
+    def trial(self, number: int, wanted: _Wanted) -> Trial:
+        """Return what a member did."""
+        candidate, ids, kind = wanted
+        member, known = self._members[number], self._found.estimates.get(number)
+        results = [run for run in member.results if run.step_ns]
+        failure = self._failed.get(number, "")
+        if failure == CUT_OFF and results:
+            failure = ""
+        if not failure and (known is None or not known.num_rounds or not results):
+            failure = next((run.failure for run in member.results if run.failure), CUT_OFF)
+        if failure or known is None:
+            return replace(skipped(replace(candidate, skip_reason=failure)), ids=ids, kind=kind)
+        unchanged = [run for each in UNCHANGED for run in self._members[each].results if run.step_ns]
+        low, high = known.low, known.high
+        if known.verdict not in ("better", "worse") and not low <= 1 <= high:
+            low, high = min(known.surely_low, 1.0), max(known.surely_high, 1.0)
+        times = self._times(number, known.ratio, (low, high))
+        trial = evaluate(candidate, TrialRuns(ids, unchanged, results, unchanged, kind), times)
+        if self._found.disturbed:
+            return doubted(trial, "disturbed")
+        return doubted(trial, "noise not known") if known.num_instances < MIN_INSTANCES else trial
+
+    def ratio(self, number: int) -> float:
+        """Return the speed-up of a member."""
+        return self._found.estimates[number].ratio
+
+    def beats(self, number: int, other: int) -> bool:
+        """Return whether one member is faster than another for certain."""
+        if number in self._failed or other in self._failed:
+            return False
+        return estimate(self._found.rounds, number, (other,), self._found.num_instances).verdict == "better"
+
+    def kill(self) -> None:
+        """Kill whatever is left of the members."""
+        for member in self._members:
+            if member.process is not None:
+                member.process.kill()
+
+    def _times(self, number: int, ratio: float, interval: tuple[float, float]) -> Times:
+        rounds = [each.step_ns for each in self._found.rounds if number in each.step_ns and 0 in each.step_ns]
+        before = [sqrt(each[0] * each.get(1, each[0])) / 1e6 for each in rounds]
+        control = self._found.estimates.get(1)
+        noise = None if control is None or not control.num_rounds else abs(control.ratio - 1)
+        middle = median(before)
+        after = tuple(each[number] / 1e6 for each in rounds)
+        return Times(tuple(before), after, ratio, interval, noise, (middle, middle / ratio))
+
+    def _ready(self) -> list[LiveForm]:
+        return [member.process for member in self._members if member.process is not None]
+
+    def _num_in_time(self) -> float:
+        """Return how many forms there is time for, each with two processes."""
+        each_s = 2 * (self._ready_s + MIN_ROUNDS * _turn_s(self._step_s))
+        return max((self._ends - time.monotonic() + 2 * self._ready_s) / each_s, len(UNCHANGED) + 1)
+
+    def _seconds(self, num_later: int, instances: int) -> tuple[float, int]:
+        """Return how many seconds of rounds there are, and how many processes each form has in them."""
+        plan, num_forms, left_s = self._plan, len(self._ready()), self._ends - time.monotonic()
+        share_s = left_s / (1 + ceil(num_later / max(len(self._members) - len(UNCHANGED), 1)))
+        for num, time_s, least_s in (
+            (instances + 1, share_s, plan.long_s),
+            (instances, share_s, 0.0),
+            (instances, left_s, 0.0),  # what comes later has to wait
+            (MIN_INSTANCES, left_s, 0.0),
+        ):
+            seconds = min(plan.rounds_s * num_forms, time_s - (num - 1) * self._started_s)
+            if seconds >= max(num * (MIN_ROUNDS + 1) * num_forms * _turn_s(self._step_s), least_s):
+                return seconds, num
+        return max(min(plan.rounds_s * num_forms, left_s), 0.0), 1
+
+    def _begin(self, numbers: Sequence[int]) -> None:
+        """Start processes of some members, one after the other as far as they work.
+
+        Raises:
+            NoTurnsError: the user's files have changed.
+        """
+        if self._runs.changed:
+            raise NoTurnsError(self._runs.changed)
+        starting: dict[int, LiveForm] = {}
+        for number in numbers:
+            member = self._members[number]
+            member.process = starting[number] = self._runs.live(
+                number, member.ids, timeout_s=self._timeout_s(member.ids)
+            )
+        began = time.monotonic()
+        failed = start_all(starting)
+        is_over = time.monotonic() >= self._ends
+        for number, why in failed.items():
+            self._members[number].process = None
+            self._failed[number] = CUT_OFF if is_over else why
+        if len(numbers) == 1 and not failed:
+            self._ready_s = max(self._ready_s, time.monotonic() - began)
+
+    def _timeout_s(self, ids: Sequence[str]) -> float:
+        plan, left_s = self._plan, max(self._ends - time.monotonic(), 1.0)
+        share = 1.0 if not self._ready_s else plan.compiling_share if any_compiles(ids) else 0.0
+        return min(left_s, max(plan.min_timeout_s, plan.timeout_factor * self._ready_s, share * left_s))
+
+    def _renew(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Start new processes in the place of those that have run; those of the first time are there."""
+        if self._is_new:
+            self._is_new = False
+            return {number: self._failed.get(number, "") for number in numbers if self._members[number].process is None}
+        self._end()
+        if self._runs.changed:
+            return dict.fromkeys(UNCHANGED, self._runs.changed)
+        for number in numbers:
+            member = self._members[number]
+            if member.ids and member.results[-1].step_ns and not member.results[-1].applied:
+                self._failed[number] = nothing_done(member.results[-1])
+        self._begin([number for number in numbers if number not in self._failed])
+        return {number: self._failed[number] for number in numbers if number in self._failed}
+
+    def _end(self) -> None:
+        """End every process and keep what it has measured."""
+        for process in self._ready():  # at once, since each takes a moment
+            process.stop()
+        for member in self._members:
+            if member.process is not None:
+                member.results.append(member.process.end())
+                member.process = None
+
+    def _progress(self, found: TurnResult, seconds: float) -> None:
+        num, now = len(self._members) - len(UNCHANGED), time.monotonic()
+        if num - found.num_open != self._num_decided or now - self._reported_at >= self._plan.report_s:
+            self._num_decided, self._reported_at = num - found.num_open, now
+            self._report(f"{self._num_decided} of {num} decided, {max(seconds - found.seconds, 0):.0f} s left")

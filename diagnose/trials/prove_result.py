@@ -1,0 +1,32 @@
+"""What the trials of one ``diagnose prove`` showed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from diagnose.model.diagnosis import Trial
+from diagnose.trials.candidates import together
+from diagnose.trials.trials import is_gain
+
+__all__ = ["ALONE_IS_BEST", "CUT_OFF", "NOTHING_TRIED", "ProveResult", "gains"]
+
+NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
+CUT_OFF = "The budget ended while it ran; give --budget more."
+ALONE_IS_BEST = "Together the changes are not a certain gain; the largest alone is."
+
+
+@dataclass
+class ProveResult:
+    """What the runs showed."""
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
+    nothing_tried: bool = False  # the budget ended before
+
+
+def gains(trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Return the changes that helped, the largest gain first; of those that change the same thing the best."""
+    found = sorted((t for t in trials if t.kind == "single" and is_gain(t)), key=lambda t: -t.speed_up)
+    return together([t.id for t in found])
