@@ -18,8 +18,11 @@ What to do
     Taking a batch that workers have ready costs 0.05 to 0.2 ms and is no such wait: more workers would not shorten it.
     On busy cores it takes milliseconds: where making the batch costs less, load without workers.
 
+    A sampler that computes does so in the training process, also where workers load: make it cheaper.
+
 How sure
-    High: the loader marks its own time, and its name shows whether one process or several load.
+    High: the loader marks its own time, and its name shows whether one process or several load. What the sampler
+    takes of it the samples at its lines show, and Python frames which lines these are.
 """
 
 from __future__ import annotations
@@ -27,17 +30,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from diagnose.analyzers.common.advice import Advice, identical, other_training
+from diagnose.analyzers.common.advice import Advice, When, identical, other_training
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.analyzers.common.locate import place_of_call, source_line
 from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
+from diagnose.model.locations import at_line
+from diagnose.model.numerics import number
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.program import Program
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="data-stall",
@@ -47,6 +54,7 @@ META = RuleMeta(
     legend=Legend("the step waited for its next batch", "#f2811d"),
     changes=(
         "keep-iterator",
+        "cheaper-sampler",
         "cheaper-sample",
         "load-once",
         "load-in-workers",
@@ -58,6 +66,87 @@ META = RuleMeta(
     cause="loading",
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
+# A search in the sums of the weights takes 0.1 to 2 µs for each draw, one of Python's up to 6: of draws that took ten
+# and more it left at most 19 and 32 % (50,000 to 8 million weights, 32 to 8,192 draws).
+MIN_DRAW_NS = 10_000
+LARGE_BATCH = 1024  # where a batch's size is not known
+MIN_LOOKED_UP, MIN_LOOKED_UP_IN_PYTHON = 0.8, 0.6
+MIN_CHEAPER_SHARE = 0.5  # of what a sampler computes, as of a sample
+
+
+def _draws(work: str) -> When:
+    """Return a test for findings whose sampler draws with this call."""
+
+    def test(finding: Finding, _program: Program) -> bool:
+        draw = finding.facts.get("draw")
+        return isinstance(draw, Mapping) and draw.get("work") == work
+
+    return test
+
+
+def _costs_a_search(finding: Finding, program: Program) -> bool:
+    """Return whether each draw of a batch takes much longer than a search."""
+    size = number(finding.facts, "batch_size") or program.batch_size or LARGE_BATCH
+    return number(finding.facts, "order_share") * number(finding.facts, "batch_ns") >= MIN_DRAW_NS * size
+
+
+_LOOKED_UP = (
+    Advice(
+        id="cheaper-sampler",
+        title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
+        numerics=identical("where the weights stay the same"),
+        after="""# once, where the weights are made
+cumulative = np.cumsum({draw.weights})
+cumulative /= cumulative[-1]
+
+# for each batch: the draws of choice(), from the same random numbers
+picked = cumulative.searchsorted({draw.source}.random({draw.num}), side="right")""",
+        needs="weights that stay the same from batch to batch, and 8 bytes for each",
+        when=_draws("choice"),
+        least=MIN_LOOKED_UP,
+        of="order_share",
+    ),
+    Advice(
+        id="cheaper-sampler",
+        title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
+        numerics=other_training("the same distribution, drawn from other random numbers"),
+        after="""# once, where the weights are made
+cumulative = {draw.weights}.double().cumsum(0)
+
+# for each batch
+drawn = torch.rand({draw.num}, dtype=torch.float64) * cumulative[-1]
+picked = torch.searchsorted(cumulative, drawn, right=True)""",
+        needs="weights that stay the same from batch to batch, and 8 bytes for each",
+        when=_draws("multinomial"),
+        least=MIN_LOOKED_UP,
+        of="order_share",
+    ),
+    Advice(
+        id="cheaper-sampler",
+        title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
+        numerics=identical("where the weights stay the same"),
+        after="""from itertools import accumulate
+
+# once, where the weights are made
+cumulative = list(accumulate({draw.weights}))
+
+# for each batch: the same draws
+picked = random.choices(range(len(cumulative)), cum_weights=cumulative, k={draw.num})""",
+        needs="weights that stay the same from batch to batch, and their sums kept",
+        when=_draws("choices"),
+        least=MIN_LOOKED_UP_IN_PYTHON,
+        of="order_share",
+    ),
+)
+
+
+def _as_far_as_known(advice: Advice) -> tuple[Advice, Advice]:
+    """Return an advice for draws that cost much, and with nothing saved for certain for the others."""
+    fits = advice.when
+    assert fits is not None
+    return replace(advice, when=lambda f, p: fits(f, p) and _costs_a_search(f, p)), replace(advice, least=0.0)
+
+
 ADVICE = (
     Advice(
         id="keep-iterator",
@@ -75,6 +164,26 @@ if batch is None:   # the epoch has ended
         least=0.8,
         of="restart_share",
     ),
+    *(each for advice in _LOOKED_UP for each in _as_far_as_known(advice)),
+    Advice(
+        id="cheaper-sampler",
+        title="Make the sampler cheaper{sampler_at}, or draw the indices of many batches at once",
+        numerics=identical("where each batch gets the same samples"),
+        after="""import random
+
+import numpy as np
+
+# what stays the same from batch to batch (weights, groups, distances): once, in __init__
+picked = random.sample(range(len(dataset)), {batch})   # k of n without repetition: no permutation of all n
+drawn = np.random.choice(len(dataset), (1000, {batch}))   # random indices: those of many batches in one call
+for picked in drawn.tolist():   # one row a batch
+    ...""",
+        needs="a choice of samples that does not depend on the step before",
+        watch="Workers and a larger prefetch_factor do not help: the sampler runs in the training process.",
+        when=lambda f, _: f.facts.get("by_sampler") or f.facts.get("order_line"),
+        least=MIN_CHEAPER_SHARE,
+        of="order_share",
+    ),
     Advice(
         id="tune-loader",
         title="Measure which settings of the DataLoader hide loading",
@@ -87,7 +196,9 @@ print(tuning)
 for batch in tuning.loader:
     run_step(batch)""",
         needs="the step as a function of a batch, and some seconds at the start",
-        when=lambda f, _: not (_is_stream(f) or f.facts.get("restart_share") or f.facts.get("library")),
+        when=lambda f, _: (
+            not (_is_stream(f) or f.facts.get("restart_share") or f.facts.get("library") or f.facts.get("by_sampler"))
+        ),
         remedy="diagnose.kernels.loader_tuning",
     ),
     Advice(
@@ -169,6 +280,12 @@ def find(t: Tables) -> list[Finding]:
         title = "The DataLoader starts its workers again with each epoch"
     if facts["restart_share"]:
         title = "The step waits for the DataLoader, which restarts for each batch"
+    if facts["by_sampler"]:
+        slow, took = facts.get("order_line"), duration(number(facts, "order_share") * number(facts, "batch_ns"))
+        title = f"The sampler takes {took} for each batch in the main process"
+        if isinstance(slow, Mapping):
+            place = at_line(Where(slow["file"], slow["line"]))
+            title = f"The sampler takes {took} for each batch in the main process, at {place}"
     found = idle_finding(
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )
@@ -178,10 +295,11 @@ def find(t: Tables) -> list[Finding]:
 
 def _led_by_slow_line(t: Tables, facts: Facts, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Return the places with the line first that most of loading goes into, as the evidence names it."""
-    slow = facts.get("slow_line")
+    slow = facts.get("order_line" if facts["by_sampler"] else "slow_line")
     if not isinstance(slow, Mapping):
         return where
     file, line = slow["file"], slow["line"]
+    function = str(slow.get("function", facts.get("line_function")))
     same = tuple(w for w in where if (w.file, w.line) == (file, line))
-    known = same or (Where(file, line, str(facts["line_function"]), code=source_line(t, file, line)),)
+    known = same or (Where(file, line, function, code=source_line(t, file, line)),)
     return (*known, *(w for w in where if w not in same))

@@ -26,6 +26,7 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -86,7 +87,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         is_first = one.kind == "gradient" or one.value_line not in one.work.lines
         lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
         facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
-        yield Avoidable(title, text, one.work, lines, facts, one.avoidable, "high" if one.is_certain else "low")
+        sure: Confidence = "high" if one.is_certain else "low"
+        yield Avoidable(title, text, one.work, lines, facts, one.avoidable, sure, with_inner=one.with_inner)
 
 
 _RULE = AvoidableRule(META, detect)

@@ -49,5 +49,5 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         yield Avoidable(title, text, one.work, lines, {"num_rows": one.num_rows}, one.avoidable)
 
 
-_RULE = AvoidableRule(META, detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -2,30 +2,48 @@
 
 What it looks for
     Lines that call the same operators at least four times in a step, where no call needs the result of the one before:
-    experts, rows, boxes or parameters in a Python loop. What calling operators takes: at least 5 % of the step. Loops
-    with a backward pass in each turn, layers that follow each other, and what one operator of torch calls, are left
-    out.
+    experts, rows, boxes or parameters in a Python loop, also in a function of a library that the line calls. What
+    calling operators takes: at least 5 % of the step. Loops with a backward pass in each turn, layers that follow each
+    other, what one operator of torch calls, and the step of an optimizer (`unfused-optimizer`) are left out.
 
 Why it costs
     Each operator costs some microseconds to call, and on a GPU to launch, however little it computes.
 
 What to do
     Stack the inputs and call each operator once: a batch dimension, `torch.bmm`, `torch.vmap` or `torch._foreach_*`.
+    A function of a library may have such a form: `foreach=True` of `clip_grad_norm_`, `multi_avg_fn` of
+    `AveragedModel`.
 
 How sure
     High that the calls are independent: the data flow shows what each reads; a sum of their results is no dependence.
     What a batched form saves is estimated as the Python between the operators and all calls but one, if they cost no
     more than the cheapest operators do. Without a device, what `launch-bound` would count of the loop is its part.
+    Beside a device a replay takes the loop's calls away with their waits for copies to it, and of each kernel as much
+    as the shortest ones take. The function that a line calls is known where the recording has Python frames.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from diagnose.analyzers.common.advice import Advice, When, rounding
 from diagnose.analyzers.common.avoidable import loop_rule
+from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
+from diagnose.model.locations import FRAME, Where, own_place
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.call_frames import stacks
+from diagnose.tables.python_calls import LIBRARY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from diagnose.dataflow.loops import Loop
 
 META = RuleMeta(
@@ -48,4 +66,96 @@ def dependence(loop: Loop) -> str:
 
 _TITLE = "A loop calls operators one by one that do not depend on each other"
 _RULE = loop_rule(META, "independent", _TITLE, dependence)
-claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find
+claim, claim_host = _RULE.claim, _RULE.claim_host
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the loop that costs most, with the function of a library that it is in."""
+    return [_with_function(t, finding) for finding in _RULE.find(t)]
+
+
+MAX_OPERATORS_READ = 5_000  # of the attribution window: the first stand for the rest
+
+
+def _with_function(t: Tables, finding: Finding) -> Finding:
+    line = own_place(finding.where)
+    called = _functions(t, finding.operators, line) if line is not None else []
+    of_line = (each for each in called if line and re.search(rf"\b{re.escape(each[0])}\(", line.code or ""))
+    function, file = next(of_line, ("", ""))
+    if not function:
+        return finding
+    return replace(
+        finding,
+        title=f"A loop in {function}() calls operators one by one that do not depend on each other",
+        evidence=(*finding.evidence, f"{function}() is in {file}."),
+        facts={**finding.facts, "function": function, "library": file},
+    )
+
+
+def _functions(t: Tables, operators: Sequence[int], line: Where) -> list[tuple[str, str]]:
+    """Return functions of libraries, with their files, in which the line's function runs most of such operators.
+
+    The outermost comes first. None where they run in no such function, or the recording has no Python frames.
+    """
+    named, flow = t.named, t.capture.dataflow
+    names = {flow.operators[i].name.partition(".")[0] for i in operators} if flow is not None else set()
+    wanted = np.array([name in names for name in named.trace.names], bool)
+    rows, found = named.host_rows(Kind.OP), Counter[tuple[tuple[str, str], ...]]()
+    # Of a recording that was cut short, the thread with most operators may be that of the backward pass.
+    thread = max(named.frame_layers, key=lambda each: sum(map(len, named.frame_layers[each].rows)), default=named.main)
+    rows = rows[(named.trace.events.thread[rows] == thread) & wanted[named.trace.events.name[rows]]]
+    for stack in stacks(named, rows[:MAX_OPERATORS_READ], thread):
+        inside, user = list[tuple[str, str]](), ("", "")
+        for frame in filter(None, (FRAME.match(named.trace.names[i]) for i in stack.tolist() if i >= 0)):
+            if LIBRARY.search(frame["file"]):
+                inside.append((frame["function"], frame["file"]))
+            else:
+                inside, user = [], (frame["function"], frame["file"])
+        if user[0] == line.function and (line.file or "").endswith(user[1]):
+            found[tuple(inside)] += 1
+    every = dict.fromkeys(each for frames in found for each in frames)
+    return [each for each in every if 2 * sum(num for frames, num in found.items() if each in frames) > found.total()]
+
+
+def _in_file(file: str) -> When:
+    """Return a test for loops in a library's file."""
+    return lambda f, _: str(f.facts.get("library", "")).endswith(file)
+
+
+_OVER_TENSORS = """# one call for a list of tensors, whatever their shapes
+weights = [p.detach() for p in model.parameters()]
+averages = list(ema_model.parameters())
+torch._foreach_lerp_(averages, weights, 1 - decay)
+# further ones: torch._foreach_mul_, _foreach_add_, _foreach_addcmul_, _foreach_norm, _foreach_copy_
+# numbers of all of them: torch.stack(torch._foreach_norm(gradients)), read once"""
+_LOOP = Advice(
+    id="vectorise-loop",
+    title="Call each operator once for all tensors{at} ({num_calls} calls a step): torch._foreach_*",
+    numerics=rounding("a product and a sum may be rounded once; compare the loss of the first steps"),
+    after=_OVER_TENSORS,
+    needs="lists of tensors on one device",
+    when=lambda f, _: f.facts.get("of_model"),
+    least=0.7,
+    most=0.98,
+)
+ADVICE = (
+    replace(
+        _LOOP,
+        title="Use multi_avg_fn in the place of avg_fn: one call averages all weights{there}",
+        after="""from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+ema_model = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+# or, by hand, with no wait for the device:
+torch._foreach_lerp_(list(ema_model.module.parameters()), [p.detach() for p in model.parameters()], 1 - decay)""",
+        needs="weights on one device",
+        when=_in_file("torch/optim/swa_utils.py"),
+    ),
+    replace(
+        _LOOP,
+        title="Call clip_grad_norm_ with foreach=True{at}: one call takes the norms of all gradients",
+        after="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)",
+        needs="gradients that are dense tensors on one device",
+        when=_in_file("torch/nn/utils/clip_grad.py"),
+    ),
+    _LOOP,
+)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, replace
+from pathlib import PurePath
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from diagnose.model.numerics import number
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling
+from diagnose.tables.flow import Flow, shows_values
 from diagnose.tables.host_gaps import without_operators
 from diagnose.tables.issuers import (
     MIN_IN_LOOP,
@@ -68,6 +70,7 @@ META = RuleMeta(
     cause="host-work",
     also=("capture-step",),
     paced_by="dispatch",
+    is_pace=True,
 )
 MIN_GUARD_SHARE = 0.3  # of the finding: where less of it comes before graphs, other launches are what to look at
 
@@ -226,15 +229,22 @@ def _by_one_function(t: Tables, issuer: Issuer | None) -> list[str]:
 def _looping(t: Tables) -> Issuer | None:
     """Return the function that issues most; beside a device only one whose operators are more than a model's layers.
 
-    None where other rules account for most of the time in which it does.
+    None where other rules account for most of the time in which it does, or the data flow shows no loop there: what a
+    function of torch calls for each tensor need not be one that the line could do without.
     """
     issuer = t.issuer
-    if issuer is None:
+    if issuer is None or (t.flow is not None and shows_values(t) and not _has_loop(t.flow, issuer)):
         return None
     mine = intersect(t.issued, pieces_of(t, META.id))
     of_others = 2 * total(mine) < total(intersect(t.issued, union((t.causes.start, t.causes.end))))
     few = t.device_id >= 0 and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
     return None if of_others or few else issuer
+
+
+def _has_loop(flow: Flow, issuer: Issuer) -> bool:
+    name = PurePath(issuer.file).name
+    lines = (line for one in flow.found.loops for line in (one.line, *one.called, *one.work.lines))
+    return any((PurePath(line.file).name, line.function) == (name, issuer.function) for line in lines)
 
 
 def _with_issuer(t: Tables, issuer: Issuer | None, where: tuple[Where, ...]) -> tuple[Where, ...]:

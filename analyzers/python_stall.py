@@ -12,8 +12,8 @@ What to do
     What computes in Python: make it cheaper (vectorised, or less often), or do it in another process, as the
     DataLoader's workers are; a thread would only take turns with the training. What waits for files or sockets: a
     background thread. What lies within a model's forward, the loss or the backward is wanted at once: vectorise it, or
-    compute once what stays the same; no thread and no process takes it over. A list that the line searches becomes a
-    set, and a deque that it indexes a list.
+    compute once what stays the same; no thread and no process takes it over. A deque that the line
+    indexes becomes a list.
 
 How sure
     High where the sampler or recorded frames name the line; medium where marks surround it or it comes back; low where
@@ -29,7 +29,6 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
-from diagnose.analyzers.common.sample_work import lookup_at
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
@@ -204,21 +203,20 @@ def find(t: Tables) -> list[Finding]:
     cause = META.cause if not ready_share(t) else None
     rule = IdleRule(META.id, title, "middle", shown, lambda t, o: [text, *_idle_operators(t, o.pieces)], facts, cause)
     return [  # a loop's head comes last: what it fetches another line made
-        _with_lookup(t, replace(found, where=tuple(sorted(found.where, key=lambda place: is_loop_head(place.code)))))
+        _with_deque(t, replace(found, where=tuple(sorted(found.where, key=lambda place: is_loop_head(place.code)))))
         for found in idle_finding(t, rule)
     ]
 
 
-def _with_lookup(t: Tables, found: Finding) -> Finding:
-    """Return the finding with the list or the deque that its first line goes through each time, if it does."""
+def _with_deque(t: Tables, found: Finding) -> Finding:
+    """Return the finding with the deque that its first line indexes, if it does."""
     first = found.where[0] if found.where else Where()
-    lookup = lookup_at(t, [(first.file, first.line)]) if first.file and first.line else {}
-    if not lookup:
-        return found
-    does = "Indexing the deque" if lookup.get("indexed") else "Searching the list"
-    title = f"{does} {lookup['name']} takes longer the more it holds"
-    made = Where(first.file, int(str(lookup["built"])))
-    return replace(found, title=title, where=(first, made, *found.where[1:]), facts={**found.facts, "lookup": lookup})
+    line = first.line or 0
+    for known in t.capture.deques.get(first.file or "", ()):
+        if known.line <= line <= known.last:
+            title = f"Indexing the deque {known.name} takes longer the more it holds"
+            return replace(found, title=title, where=(first, Where(first.file, known.built), *found.where[1:]))
+    return found
 
 
 def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:

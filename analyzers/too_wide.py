@@ -47,5 +47,5 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         yield Avoidable(title, text, one.work, lines, {"kind": one.kind}, 0.5, "high" if one.is_certain else "medium")
 
 
-_RULE = AvoidableRule(META, detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

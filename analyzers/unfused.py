@@ -23,8 +23,12 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts, python_calls
+from diagnose.analyzers.common.written_norm import Norm, call_facts, norm_of
+from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -37,9 +41,22 @@ META = RuleMeta(
     order=145,
     host_order=99,
     legend=Legend("a fused operator was written out", "#8c6d31"),
-    changes=("fused-attention",),
+    changes=("fused-attention", "fused-norm"),
     needs=("data flow",),
     former=(("attention", "unfused-attention"),),
+)
+ADVICE = (
+    Advice(
+        id="fused-norm",
+        title="Call {call.operator} for the norm over {call.over}{at}",
+        numerics=rounding("the operator adds in another order, in float32; compare the loss of the first steps"),
+        before="{call.before}",
+        after="{call.after}",
+        needs="{call.needs}",
+        watch="F.group_norm(x, 1) is no F.layer_norm over the channels: its mean is over height and width too.",
+        when=lambda f, _: f.facts.get("call"),
+        least=0.7,  # torch's operator reads and writes more than one pass does: casts, sums for the weights
+    ),
 )
 _MASKS = frozenset({"masked_fill", "where", "add"})
 MIN_PYTHON_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
@@ -62,7 +79,9 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         if is_attention:
             title = "Attention runs as separate operators around a softmax"
         names = {base_name(flow.found.graph.operators[i]) for i in one.work.operators}
-        facts = {"kind": one.kind, "on_host": True, "has_mask": not names.isdisjoint(_MASKS)}
+        facts: Facts = {"kind": one.kind, "on_host": True, "has_mask": not names.isdisjoint(_MASKS)}
+        if one.kind == "norm":
+            facts = {**facts, "norm": norm_of(flow.found.graph.flow, one.work.operators)}
         yield Avoidable(title, text, one.work, one.work.lines, facts, one.avoidable, "medium", one.products)
 
 
@@ -75,4 +94,15 @@ def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
 
 
 _RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False)
-claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find
+claim, claim_host = _RULE.claim, _RULE.claim_host
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name what is written out, and of a norm the call in its place."""
+    return [_with_call(finding) for finding in _RULE.find(t)]
+
+
+def _with_call(finding: Finding) -> Finding:
+    norm = finding.facts.get("norm")
+    call = call_facts(norm, finding.where) if isinstance(norm, Norm) else {}
+    return replace(finding, facts={**finding.facts, "norm": None, "call": call})

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diagnose.analyzers.common.batch_order import batch_order
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
-from diagnose.analyzers.common.loading import loading_facts
+from diagnose.analyzers.common.loading import loading_facts, restart_share
 from diagnose.analyzers.common.locate import source_line
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
@@ -112,12 +113,15 @@ _TITLES = {
 def _wasted(t: Tables) -> Intervals:
     """Return the last part of each wait for a batch: what loading would take less.
 
-    A process that loads takes a share less. Workers make a batch as often as the step takes one where it waits for
-    them: that interval becomes shorter by the share, and with it the wait.
+    A process that loads takes a share less. Workers make a batch as often as the step takes one
+    where it waits for them: that interval becomes shorter by the share, and with it the wait. Workers that have batches
+    ready are not waited for.
     """
     wastes = _wastes(t)
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
     if not wastes or not len(rows):
+        return EMPTY
+    if loading_facts(t)["keeps_up"]:
         return EMPTY
     share, in_process = min(sum(waste.share for waste in wastes), 1.0), loads_in_process(t)
     loading = union(EMPTY, t.covering(rows))
@@ -136,6 +140,8 @@ def _wastes(t: Tables) -> list[_Waste]:
     loaded = info.loaded if info is not None else LoadedRecord()
     if info is None or not loaded.total_ns:
         return []
+    chosen = max(batch_order(t).share, restart_share(t) or 0.0) if loads_in_process(t) else 0.0
+    total_ns = loaded.total_ns / max(1 - chosen, MIN_SHARE)  # of loading; the samples alone were loaded again
     rows = loaded.expressions
     found: list[_Waste] = []
     saved: dict[int, float] = {}  # ns, by row
@@ -144,15 +150,15 @@ def _wastes(t: Tables) -> list[_Waste]:
     def take(kind: str, whether: Callable[[ExpressionRecord], bool]) -> None:
         for row in sorted(range(len(rows)), key=lambda row: (-rows[row].ns, row)):
             ns = rows[row].ns - sum(part for other, part in saved.items() if row in (other, *rows[other].inside))
-            if whether(rows[row]) and ns >= MIN_SHARE * loaded.total_ns and taken.isdisjoint((row, *rows[row].inside)):
-                found.append(_known(rows[row], kind, ns / loaded.total_ns))
+            if whether(rows[row]) and ns >= MIN_SHARE * total_ns and taken.isdisjoint((row, *rows[row].inside)):
+                found.append(_known(rows[row], kind, ns / total_ns))
                 saved[row] = ns
                 taken.add(row)
 
     take("constant", lambda one: one.is_constant and not one.is_written)
     free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}
     for name, parts in (("cut", _unused(free)), ("wide", _narrower(free, is_narrow=loaded.narrow or _is_narrowed(t)))):
-        share = sum(parts.values()) / loaded.total_ns
+        share = sum(parts.values()) / total_ns
         if share >= MIN_SHARE:
             found.append(_PARTS[name]([rows[row] for row in parts], share))
             saved |= parts

@@ -3,16 +3,16 @@
 What it looks for
     What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
     least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch, at
-    either end, of integers or of signals that loading was seen to fill up; rows without a gradient, as of ignored
-    targets; scores that a triangular mask hides; subnormal numbers on a CPU; results of products and sorted rows of
-    which at most half is read; rows of embedding tables that a step does not look up, three quarters or more, in dense
-    gradients and their updates. At least 3 % of the step.
+    either end, of integers or of signals that loading was seen to fill up; rows without an effect, as of targets that a
+    loss ignores, behind the last operator that mixes rows; scores that a triangular mask hides; subnormal numbers on a
+    CPU; results of products and sorted rows of which at most half is read; rows of embedding tables that a step does
+    not look up, three quarters or more, in dense gradients and their updates. At least 3 % of the step.
 
 Why it costs
     A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
 
 What to do
-    Look rows up by index, use a sparse matrix, cut the padding off, gather the rows that count before the product,
+    Look rows up by index, use a sparse matrix, cut the padding off, gather the rows that count before the last layers,
     call a fused attention with `is_causal=True`, flush subnormal numbers, slice before the product, call
     `torch.topk` in place of a sort, or let embedding tables have sparse gradients.
 
@@ -66,7 +66,7 @@ META = RuleMeta(
 ADVICE = (
     Advice(
         id="gather-labelled-rows",
-        title="Compute the logits of labelled positions alone ({ignored:share} of the targets are ignored)",
+        title="Compute only the rows that count ({ignored:share} of all have no effect)",
         numerics=rounding("sums over fewer rows are taken in another order"),
         before="logits = head(hidden)\nloss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())",
         after="""keep = labels != -100                       # the loss's ignore_index
@@ -74,7 +74,9 @@ logits = head(hidden[keep])                 # rows with a label alone: (labelled
 loss = F.cross_entropy(logits, labels[keep])
 # predictions of the next token: keep = labels[:, 1:] != -100, then hidden[:, :-1][keep] and labels[:, 1:][keep]""",
         needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
-        watch="For a CUDA graph gather a fixed number of rows, filled up with ignored ones (`torch.topk` of the mask).",
+        watch="For a CUDA graph gather a fixed number of rows, filled up with ignored ones (`torch.topk` of the mask), "
+        "or slice the positions that may have a label. A fused linear cross entropy that skips ignored rows does the "
+        "same.",
         when=of_kind("ignored rows"),
         least=0.6,  # the gradient of the weights is written whole, and rows are gathered
     ),
@@ -124,7 +126,7 @@ _TITLES: dict[Kind, str] = {
     "sparse": "A matrix of zeros is multiplied as a dense one",
     "zeros": "Products are computed with zeros",
     "padding": "Operators compute positions that are padding in each row",
-    "ignored rows": "Operators compute rows that have no gradient",
+    "ignored rows": "Operators compute rows that have no effect",
     "triangle": "Attention computes scores that a triangular mask hides",
     "subnormal": "The CPU computes with subnormal numbers",
     "sorted": "Whole rows are sorted, and few of each are read",
@@ -146,7 +148,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "sparse": f"{share} of the matrix ({shape}){made} that {used} multiplies are zeros in each step.",
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
-            "ignored rows": f"{share} of the rows ({shape}) that reach {used} in the backward pass are zeros.",
+            "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect.",
             "triangle": f"The mask ({shape}){made} hides half of the scores.",
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
             "sorted": f"{share} of what {used} sorts ({shape}) is not read.",
@@ -159,11 +161,15 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         }
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
+        if one.kind == "ignored rows":  # where to select the others first
+            operators = flow.found.graph.operators
+            forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
+            lines = (*dict.fromkeys(operators[i].place for i in sorted(forward)), one.value_line)
         confidence: Confidence = "high" if one.is_certain else "medium"
         yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
 
 
-_RULE = AvoidableRule(META, detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 

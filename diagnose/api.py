@@ -10,7 +10,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.errors import DiagnoseError
@@ -326,4 +326,16 @@ def _text(diagnosis: Diagnosis) -> str:
     return terminal_text(diagnosis)
 
 
-bind_renderers(Renderers(_html, _notebook, _json, _text))
+def _figure(diagnosis: Diagnosis, name: str) -> Any:
+    from diagnose.reports.figures import figure
+
+    return figure(diagnosis, name)
+
+
+def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
+    from diagnose.reports.figures import figures
+
+    return figures(diagnosis)
+
+
+bind_renderers(Renderers(_html, _notebook, _json, _text, _figure, _figures))

@@ -89,4 +89,4 @@ class BudgetEndedError(DiagnoseError):
 
 def missing_extra(what: str, extra: str) -> InputError:
     """Return the error for what needs a package that only an extra of this one installs; ``what`` is a sentence."""
-    return InputError(f"{what}, which needs packages that are not installed: pip install 'diagnose[{extra}]'.")
+    return InputError(f"{what}, which needs packages that are not installed: pip install 'torch-diagnose[{extra}]'.")

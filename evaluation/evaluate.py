@@ -284,7 +284,7 @@ def _page(rows: list[Row], device: str) -> str:
     return f"""# The whole tool on the bundled pairs
 
 Made by `evaluation/evaluate {made}` on {_machine(device)}. Each script of
-[fixtures](../../docs/fixtures.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per
+[fixtures](../../fixtures/README.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per
 step, unprofiled medians.
 
 - **found**: the dominant finding of the planted script, against the rule that its header names.

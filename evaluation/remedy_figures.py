@@ -1,6 +1,6 @@
 """What was measured of each public module of diagnose.kernels: on a CPU, by which script, and on a GPU.
 
-docs/remedies.md is made of it by scripts/rules; `none: …` is why there is no figure on a CPU.
+evaluation/pages/remedies.md is made of it by scripts/rules; `none: …` is why there is no figure on a CPU.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import NamedTuple
 __all__ = ["FIGURES", "NOT_MEASURED", "Figures"]
 
 NOT_MEASURED = "not measured"
-OPERATORS = "[operators](../evaluation/pages/operators.md#figures)"
-RANKS = "[distributed](../evaluation/pages/ranks.md#the-remedies-for-several-ranks)"
-MEMORY = "[memory](../evaluation/pages/remedies-memory.md)"
-ON_A_GPU = "[H100](../evaluation/pages/gpu.md#operators)"
+OPERATORS = "[operators](operators.md#figures)"
+RANKS = "[distributed](ranks.md#the-remedies-for-several-ranks)"
+MEMORY = "[memory](remedies-memory.md)"
+ON_A_GPU = "[H100](gpu.md#operators)"
 
 
 class Figures(NamedTuple):

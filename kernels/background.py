@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.background_loader``, deprecated (docs/versioning.md)."""
+"""The old name of ``diagnose.kernels.background_loader``, deprecated (docs/json.md)."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.gc_schedule``, deprecated (docs/versioning.md)."""
+"""The old name of ``diagnose.kernels.gc_schedule``, deprecated (docs/json.md)."""
 
 import warnings
 

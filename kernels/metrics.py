@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.deferred_metrics``, deprecated (docs/versioning.md)."""
+"""The old name of ``diagnose.kernels.deferred_metrics``, deprecated (docs/json.md)."""
 
 import warnings
 

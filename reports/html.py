@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from diagnose import __version__
 from diagnose.answer.cards import trial_of, verdict
 from diagnose.answer.screen import answer, finding_rows, shown_rank
 from diagnose.model.charts import Gap, Picture
-from diagnose.model.diagnosis import Diagnosis, Prescription
+from diagnose.model.diagnosis import Diagnosis, Forecast, Prescription
 from diagnose.model.limits import HOW_TRIED
 from diagnose.model.rules import Legend
 from diagnose.reports import code_tables, saving_words
@@ -59,7 +60,7 @@ from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import clean, middle, whole_line
 
-__all__ = ["environment", "render", "render_page", "texts_of_script"]
+__all__ = ["Basis", "environment", "render", "render_forecasts", "render_page", "texts_of_script"]
 
 # The frame of every page: one file that needs nothing else, with its styles, its scripts and their hashes.
 #
@@ -177,6 +178,10 @@ MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_TABLE_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
 
 
+MAX_PARTS = 4  # of a reading that the page lists
+MIN_FILLED_IDLE = 0.1  # of the step: what fills less idle time is folded
+
+
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     whole, d = d, localized(d)
@@ -208,6 +213,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         saving=saving_words.saving,
         unpredicted=saving_words.unpredicted,
         drawn=charts,
+        is_full=d.verdict == "kernel-bound" or d.dominant is None,
+        fills_gaps=d.partition is None or d.partition.idle >= MIN_FILLED_IDLE,
         timeline=timeline,
         flames=flames,
         flame_causes={flame.cause for flame in picture.flames if flames},
@@ -256,7 +263,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         kernels=picture.kernels or d.kernels,
         gap_work=_gap_work(picture),
         glossary=glossary(d, [cause for cause, _ in causes]),
-        samples=[(str(name).replace("_", " "), _reading(value)) for name, value in d.source.samples.items()],
+        samples=[(str(name).replace("_", " "), _reading(value)) for name, value in _simple(d.source.samples)],
+        version=__version__,
     )
 
 
@@ -378,14 +386,76 @@ def _by_rule(prescriptions: Sequence[Prescription]) -> dict[str, list[Prescripti
     return found
 
 
+def _simple(samples: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the readings of a few numbers or words; whole series are in the JSON and in the chart of step times."""
+    return [(name, value) for name, value in samples.items() if _is_simple(value)]
+
+
+def _is_simple(value: object) -> bool:
+    if isinstance(value, dict | list | tuple):
+        parts = value.values() if isinstance(value, dict) else value
+        return len(value) <= MAX_PARTS and all(map(_is_simple, parts))
+    return isinstance(value, int | float | str) and value != ""
+
+
 def _reading(value: object) -> str:
     if isinstance(value, bool):
         return tr("yes") if value else tr("no")
-    if isinstance(value, float):
-        return f"{value:.4g}"
     if isinstance(value, dict):
         return ", ".join(f"{str(k).replace('_', ' ')} {_reading(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
-        more = " " + tr("and {num} more", num=len(value) - 8) if len(value) > 8 else ""
-        return ", ".join(map(_reading, value[:8])) + more
-    return tr("not known") if value is None else str(value)
+        return ", ".join(map(_reading, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# The answer of ``what-if`` as a page.
+
+REPLAYED = "predicted by a replay of the recorded steps, not measured"
+BOUNDED = "bounded by what the cause takes of the run, not measured"
+NOT_REPLAYED = "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
+
+
+class Basis(NamedTuple):
+    """What a prediction rests on."""
+
+    error: float | None  # how far the replay misses the measured step; None where nothing was replayed
+    is_doubtful: bool = False  # by too much to rely on it
+    assumptions: tuple[str, ...] = ()  # what ranges rest on, one English sentence each
+    memory: tuple[str, ...] = ()  # the peak, and what to compute again for a smaller one, in English
+
+
+def render_forecasts(
+    source: str, forecasts: Sequence[Forecast], path: Sequence[tuple[str, float]], basis: Basis
+) -> str:
+    """Return the page; the first forecast is the step as measured. Where nothing was replayed there is no ``path``."""
+    error, is_doubtful, assumptions, memory = basis
+    now, then = forecasts[0].step_ns, forecasts[-1].step_ns
+    said_of_error = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
+    if is_doubtful:
+        said_of_error = said_of_error.removesuffix(".") + ": too much to rely on this."
+    doubt = tr(said_of_error, error=words.percent(abs(error))) if error is not None else tr(NOT_REPLAYED)
+    return render_page(
+        "forecasts.html",
+        scripts=["report.js"],
+        data={},
+        legends={},
+        drawn=True,
+        source=source,
+        pill=tr("Prediction"),
+        tone="warn" if is_doubtful else "info",
+        headline=_forecast_headline(now, then, len(forecasts) - 1),
+        forecasts=forecasts,
+        longest=max(f.high_ns for f in forecasts),
+        path=path,
+        memory=list(map(translated, memory)),
+        path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
+        is_doubtful=is_doubtful,
+        basis=tr(BOUNDED if error is None else REPLAYED),
+        doubt=" ".join([*map(translated, assumptions), doubt]),
+    )
+
+
+def _forecast_headline(now: float, then: float, num: int) -> str:
+    if not num or then <= 0:
+        return tr("The step takes {time}", time=words.duration(now))
+    return f"{words.duration(now)} → {words.duration(then)}, {tr('{factor} × as fast', factor=f'{now / then:.2f}')}"

@@ -145,6 +145,7 @@ class _Source(msgspec.Struct):
     setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
     loading: dict[str, float] = {}
     accelerator: str = ""
+    recorded_at: str = ""
 
 
 class _PlainSteps(msgspec.Struct):

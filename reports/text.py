@@ -57,6 +57,7 @@ __all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
 
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
+ANSWER_LINES, MOST_CODE_LINES, LEAST_CODE_LINES = 20, 8, 3
 BAR_CELLS, FORECAST_CELLS, MIN_BAR_CELLS = 10, 30, 4  # of fewer cells a bar shows little
 KERNEL_NUMBERS_WIDTH = 52  # of the columns of a kernel before its name
 MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
@@ -91,9 +92,16 @@ def render(
 def render_answer(
     d: Diagnosis, *, width: int = WIDTH, colour: bool = False, written: Sequence[Path] | None = None
 ) -> str:
-    """Return the answer only: the first screen, the code of its first change, and where the rest is."""
-    layout = Layout(max(width, MIN_WIDTH), written=written)
-    return _printed(_answer(localized(d), layout), layout.width, colour=colour)
+    """Return the answer only: the first screen, the code of its first change, and where the rest is.
+
+    Of the code as many lines are shown as leave the answer short enough to be seen at once.
+    """
+    layout, here = Layout(max(width, MIN_WIDTH), written=written), localized(d)
+    text = _printed(_answer(here, layout, MOST_CODE_LINES), layout.width, colour=colour)
+    over = text.count("\n") - ANSWER_LINES
+    if over <= 0:
+        return text
+    return _printed(_answer(here, layout, max(MOST_CODE_LINES - over, LEAST_CODE_LINES)), layout.width, colour=colour)
 
 
 def _printed(parts: Iterable[RenderableType], width: int, *, colour: bool) -> str:
@@ -131,8 +139,8 @@ def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path
     return in_encoding(text, getattr(sys.stdout, "encoding", None)).rstrip("\n")
 
 
-def _answer(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
-    yield from first_screen(answer(d), layout, with_code=True)
+def _answer(d: Diagnosis, layout: Layout, num_code_lines: int) -> Iterator[RenderableType]:
+    yield from first_screen(answer(d), layout, num_code_lines=num_code_lines)
     yield Text(" · ".join(_context(d)), style="dim")
     yield from _job(d)
     yield from _trials(d)

@@ -23,17 +23,16 @@ __all__ = ["first_screen"]
 TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 BESIDE_BAR = 50  # columns: its name and the step before it, the factor and its range after it
 MAX_BAR_PARTS = 4
-MAX_FIRST_LINES = 8  # of the code of the first change
 UNBROKEN = (
     r"(?<=\bafter) (?=change)|"
     r"(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 
 
-def first_screen(a: Answer, layout: Layout, *, with_code: bool = False) -> Iterator[RenderableType]:
+def first_screen(a: Answer, layout: Layout, *, num_code_lines: int = 0) -> Iterator[RenderableType]:
     """Yield the headline, the bars, the actions or the command to record again, and what limits them.
 
-    ``with_code`` prints the lines of the first change.
+    So many lines of the first change are printed.
     """
     yield Text.assemble((said(a.pill), TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
     if a.record_again:
@@ -52,9 +51,9 @@ def first_screen(a: Answer, layout: Layout, *, with_code: bool = False) -> Itera
             yield from [note(others, "yellow")] if others and a.next_command else []
         for number, card in enumerate(a.cards, 1):
             code = list(_card(card, a, number))
-            if with_code and number == 1:
+            if num_code_lines and number == 1:
                 lines = code_lines(card.prescription, neighbours=0)
-                code += code_block(card.prescription, lines, MAX_FIRST_LINES, layout._replace(width=layout.width - 5))
+                code += code_block(card.prescription, lines, num_code_lines, layout._replace(width=layout.width - 5))
             yield Padding(listed(str(number), *code, width=5), (number == 1, 0, 0, 0))
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
@@ -70,7 +69,7 @@ def _bars(a: Answer, room: int) -> Iterator[RenderableType]:
     if a.now_ns <= 0:
         return
     yield Text("")
-    yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red"))
+    yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red" if a.cards else "blue"))
     shares = (f"{translated(one_line(name))} {percent(share)}" for name, share in a.parts[:MAX_BAR_PARTS])
     parts = ", ".join(each.replace(" %", f"{NO_BREAK}%") for each in shares)
     if parts:
@@ -108,10 +107,16 @@ def _card(card: Card, a: Answer, number: int) -> Iterator[RenderableType]:
         saves.append(after and f"  {re.sub(UNBROKEN, NO_BREAK, after)}", "dim")
     else:
         saves.append(unpredicted(p), "dim")
+    style = "dim" if p.promise == "identical" else "yellow"
+    if number > 1:  # in a word; how to check it is in the report
+        same = tr("same numbers") if p.safety == tr("same numbers") else tr("same numbers, on a condition")
+        saves.rstrip()
+        saves.append(" · ", "dim").append(same if p.promise == "identical" else tr("may change the numbers"), style)
     yield saves
     if trial is not None:
         measured = one_line(measured_words(trial, alone=bool(found and found.behind)))
         yield Text(measured, "bold green" if trial.interval[0] > 1 else "bold")
-    yield Text(one_line(p.safety), "dim" if p.promise == "identical" else "yellow")
+    if number == 1:
+        yield Text(one_line(p.safety), style)
     if p.apply_with:
         yield command("$ ", p.apply_with)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,26 +13,20 @@ import click
 from diagnose.cli.commands import cli
 from diagnose.cli.help import ALL, COMMANDS, Command
 
+MIN_COMMANDS = 5  # that have an option in the same words: it is then described once
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 HEAD = """# Commands and options
 
-Made by `scripts/commands` from what `diagnose COMMAND --help-all` prints; `--help` leaves out what few need. How to use
-the commands one after the other: [using diagnose](usage.md).
+Made by `scripts/commands` from `diagnose COMMAND --help-all`; `--help` leaves out rare options. Which command do you
+need? [From a symptom to a command](slow-training.md).
 
-An option has one meaning in all commands:
+An option has one meaning in all commands. Options of diagnose go before a script. Everything after the script is passed
+to it; one line on standard error warns of options that the script may not know, except after `--`. Progress goes to
+standard error.
 
-- `--json` is a switch and takes no file name: JSON, and nothing else, is printed to standard output.
-- `-o FILE`, `--output FILE` also writes the result to a file; the suffix is the format. Both can be given.
-- `--force` overwrites existing files. Without it an existing file is an error, found before the work begins.
-- `-q`, `--quiet` shows no progress. Progress goes to standard error, never to standard output.
-- `--apply ID,…` names changes by their ids, which `diagnose explain` lists.
-- Where a command runs a script, its options go before the script, and everything after it is passed to the script.
-  Where an option after the script has the name of one of the command's, and the script does not mention it, one line
-  on standard error states that it goes to the script. After `--` there is no such line.
-
-`profile`, `run` and `record` are other names of `trace`. Former names still work, with a line on standard error that
-names the new one: `summarize` (`analyze --partial`), `reduce` (`analyze --merge`), `export` (`analyze --export`),
-`history` (`watch --list`). How long a deprecated name stays: [versions](versioning.md#deprecation).
+`profile`, `run` and `record` are other names of `trace`. Former names still work and print the new one: `summarize`
+(`analyze --partial`), `reduce` (`analyze --merge`), `export` (`analyze --export`), `history` (`watch --list`).
+How long a deprecated name stays: [versions](json.md#versions).
 """
 
 
@@ -48,34 +43,49 @@ def main() -> int:
 
 
 def _page() -> Iterator[str]:
+    commands = {name: c for name, c in cli.commands.items() if isinstance(c, Command) and not c.hidden}
+    counts = Counter(row for command in commands.values() for rows in _options(command).values() for row in rows)
+    common = [row for row, number in counts.items() if number >= MIN_COMMANDS]
     yield HEAD
+    yield "## Common options\n"
+    yield from _table("option", common)
     section = COMMANDS
-    for name, command in cli.commands.items():
-        if command.hidden:
-            continue
-        assert isinstance(command, Command)
+    for name, command in commands.items():
         if command.section != section:
             section = command.section
-            yield f"## {section}\n\nFor shells and coding agents, described in [integrations](integrations.md).\n"
-        yield from _section(name, command)
+            yield f"## {section}\n\nFor shells and coding agents: [cookbook](cookbook.md#coding-agents).\n"
+        yield from _section(name, command, common)
 
 
-def _section(name: str, command: Command) -> Iterator[str]:
-    with click.Context(command, info_name=f"diagnose {name}", **command.context_settings) as context:
+def _options(command: Command) -> dict[str, list[tuple[str, str]]]:
+    """Return the options as the help describes them, by their groups."""
+    with click.Context(command, **command.context_settings) as context:
         context.meta[ALL] = True
-        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
         groups = command.option_groups(context)
+    return {group: [row for row in rows if "--help" not in row[0]] for group, rows in groups.items()}
+
+
+def _section(name: str, command: Command, common: list[tuple[str, str]]) -> Iterator[str]:
+    with click.Context(command, info_name=f"diagnose {name}", **command.context_settings) as context:
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"## diagnose {name}\n"
     first, *others = (command.help or "").split("\n\n")
     yield f"{' '.join(first.split())}\n\n    {usage}\n"
     yield from (f"{' '.join(text.split())}\n" for text in others)
-    for group, records in groups.items():
-        rows = [(spelled, text) for spelled, text in records if "--help" not in spelled]
-        if rows:
-            yield f"| {group.lower()} option | |\n|---|---|"
-            yield from (f"| `{spelled}` | {_cell(text)} |" for spelled, text in rows)
-            yield ""
+    groups = _options(command)
+    for group, rows in groups.items():
+        yield from _table(f"{group.lower()} option", [row for row in rows if row not in common])
+    shared = [f"`{spelled}`" for rows in groups.values() for spelled, text in rows if (spelled, text) in common]
+    if shared:
+        yield f"[Common](#common-options): {', '.join(shared)}.\n"
     yield "".join(f"    {example}\n" for example in command.examples)
+
+
+def _table(head: str, rows: list[tuple[str, str]]) -> Iterator[str]:
+    if rows:
+        yield f"| {head} | |\n|---|---|"
+        yield from (f"| `{spelled}` | {_cell(text)} |" for spelled, text in rows)
+        yield ""
 
 
 def _cell(text: str) -> str:

@@ -102,7 +102,7 @@ def install(built: Path, python: str, folder: Path, *, torch: bool, dependencies
         run(*pip, "--no-deps", *isolation, built)
         return inside
     run(*pip, "--no-deps", built)
-    code = "from importlib.metadata import requires; print('\\n'.join(requires('diagnose')))"
+    code = "from importlib.metadata import requires; print('\\n'.join(requires('torch-diagnose')))"
     needed = [line for line in run(inside, "-c", code).splitlines() if "extra ==" not in line]
     run(*pip, *[line for line in needed if not line.startswith("torch")])
     return inside
@@ -142,7 +142,7 @@ def check_types(python: Path) -> None:
 def check_extras(wheel: Path) -> None:
     """Check that the extra `all` can be resolved with the versions of constraints.txt."""
     words = ("--dry-run", "--ignore-installed", "-q", "--disable-pip-version-check", "-c", ROOT / "constraints.txt")
-    run(sys.executable, "-m", "pip", "install", *words, f"diagnose[all] @ {wheel.resolve().as_uri()}")
+    run(sys.executable, "-m", "pip", "install", *words, f"torch-diagnose[all] @ {wheel.resolve().as_uri()}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,7 +179,7 @@ def _package(asked: argparse.Namespace, folder: Path) -> None:
             print(f"{built.name}: {check_installed(environment)} works on Python {version}", flush=True)
     if not asked.quick:
         check_extras(wheel)
-        print("diagnose[all] resolves with constraints.txt", flush=True)
+        print("torch-diagnose[all] resolves with constraints.txt", flush=True)
     if not asked.quick and not asked.no_types:
         check_types(install(wheel, sys.executable, folder / "types", torch=False, dependencies=False))
 

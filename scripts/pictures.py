@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/procedure.md, docs/dataflow.md and docs/gallery.md from recordings; --check compares only.
+"""Draws the pictures of docs/gpu-idle.md and docs/report.md from recordings; --check compares only.
 
-The published traces (../shared/traces) are no part of the repository: without them only those of our own are drawn.
+One recording is a published trace (../shared/traces), no part of the repository: without it its picture stays as it is.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from documentation.flow_picture import draw_flow, small_flow
-from documentation.gallery import OWN, entries, page
 from documentation.step_picture import Detail, draw
 
 import diagnose
 from diagnose.model.diagnosis import Diagnosis
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+OWN, SHARED = ROOT / "fixtures" / "traces", ROOT.parent / "shared" / "traces"
 MAX_BYTES = 60_000
-PROCEDURE = {  # name: capture, title, part of the step in ms, whether launches are joined to their tasks
-    "queue-full": ("serial_reads-planted", "A full queue: a step whose batch was ready", None, False),
-    "queue-gaps": ("slow_dataset-planted", "A deep queue with a gap", None, False),
-    "queue-shallow": ("one_environment-planted", "A shallow queue", None, False),
-    "launch-to-task": ("item_every_step-planted", "Each launch and its task", (14.3, 16.3), True),
+QUEUES = {  # name: recording, title, part of the step in ms, whether launches are joined to their tasks
+    "queue-full": (OWN / "serial_reads-planted", "A full queue", None, False),
+    "queue-shallow": (OWN / "one_environment-planted", "A shallow queue", None, False),
+    "queue-gaps": (OWN / "slow_dataset-planted", "A deep queue with a gap: the DataLoader", None, False),
+    "queue-sync": (OWN / "item_every_step-planted", "A queue that .item() drains", None, False),
+    "queue-collector": (OWN / "gc_every_step-planted", "A deep queue with a gap: the garbage collector", None, False),
+    "queue-communication": (SHARED / "param_dlrm_v100_r1.json.gz", "Communication, not overlapped", None, False),
+    "launch-to-task": (OWN / "item_every_step-planted", "Each launch and its task", (14.3, 16.3), True),
 }
 
 
@@ -46,26 +50,16 @@ def main() -> int:
 def _files() -> Iterator[tuple[Path, str]]:
     """Yield what is written where."""
     yield DOCS / "pictures" / "dataflow.svg", draw_flow(small_flow())
-    answers: dict[str, Diagnosis] = {}
-    for name, (capture, title, part, has_arrows) in PROCEDURE.items():
-        if capture not in answers:
-            answers[capture] = diagnose.analyze_trace(OWN / capture)
-        yield _picture(name, answers[capture], title, part and Detail(*(int(ms * 1e6) for ms in part), has_arrows))
-    missing = [entry.name for entry in entries() if not entry.path.exists()]
-    for entry in entries():
-        if entry.name not in missing and entry.name not in answers:
-            answers[entry.name] = diagnose.analyze_trace(entry.path)
-        if entry.name in answers:
-            yield _picture(entry.name, answers[entry.name], entry.title.replace("`", ""), None)
-    if missing:
-        print(f"pictures: {', '.join(missing)} are not here, so docs/gallery.md stays as it is", file=sys.stderr)
-    else:
-        yield DOCS / "gallery.md", page(answers)
-
-
-def _picture(name: str, d: Diagnosis, title: str, part: Detail | None) -> tuple[Path, str]:
-    assert d.picture is not None
-    return DOCS / "pictures" / f"{name}.svg", draw(d.picture, d.legends, title, part)
+    answers: dict[Path, Diagnosis] = {}
+    for name, (recording, title, part, has_arrows) in QUEUES.items():
+        if not recording.exists():
+            print(f"pictures: {recording.name} is not here, so {name}.svg stays as it is", file=sys.stderr)
+            continue
+        d = answers.get(recording) or diagnose.analyze_trace(recording)
+        answers[recording] = d
+        assert d.picture is not None
+        detail = part and Detail(*(int(ms * 1e6) for ms in part), has_arrows)
+        yield DOCS / "pictures" / f"{name}.svg", draw(d.picture, d.legends, title, detail)
 
 
 if __name__ == "__main__":

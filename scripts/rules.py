@@ -1,4 +1,6 @@
-"""Writes docs/rules.md and docs/changes.md from the files of both, and the modules of docs/remedies.md.
+"""Writes docs/rules.md and docs/changes.md from the files of both, and two tables of the modules of diagnose.kernels.
+
+One is in docs/remedies.md, the other one, with what was measured, in evaluation/pages/remedies.md.
 
 With --check it only compares them.
 """
@@ -25,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
     (
         "What leaves the device idle",
-        "Every idle nanosecond has one of these causes. They are asked in this order; without a device those that fit "
-        "divide the training thread's time instead.",
+        "Every idle nanosecond has one of these causes. The rules run in this order. Without a GPU, those that apply "
+        "divide the time of the training thread.",
         (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE),
     ),
     (
@@ -36,57 +38,61 @@ GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
     ),
     (
         "What the machine and its memory are like",
-        "Named also where they cost no time by themselves.",
+        "These are also listed if they cost no time by themselves.",
         analyzers.STATE_RULES,
     ),
     (
         "What only the whole run shows",
-        "A capture times every step of the run; these compare them. Their cost is spread over all steps.",
+        "A capture times every step of the run. These rules compare them and spread their cost over all steps.",
         analyzers.RUN_RULES,
     ),
     ("What only several ranks show", "These need the traces of all ranks.", analyzers.RANK_RULES),
 )
 HEAD = """# The rules
 
-Made by `scripts/rules` from the files in [analyzers](../analyzers), one a rule. A rule's id stands in reports, in the
-JSON and in the first lines of the bundled scripts.
+Made by `scripts/rules` from [analyzers](../analyzers), one file per rule. Reports and the JSON name a rule by its id.
+`diagnose explain ID` prints its page.
 """
 
 
 CHANGES_HEAD = """# The changes
 
-Made by `scripts/rules` from the files in [diagnose/changes](../diagnose/changes), one a change. A change's id stands in
-prescriptions, in `diagnose what-if --apply` and in `diagnose prove --apply`. Safety: what happens to the numbers, which
-a trial checks. What rules advise beyond, text that nothing applies, stands [below](#advice).
+Made by `scripts/rules` from [diagnose/changes](../diagnose/changes), one file per change. `diagnose what-if --apply ID`
+predicts a change, `diagnose prove --apply ID` measures it. *Safety* is what happens to the numbers; a trial checks it.
+Changes that only you can make are listed [below](#advice).
 """
 ADVICE_HEAD = """## Advice
 
-Text of a rule, with code to paste, for what no edit, argument or module does by itself. Its id stands in prescriptions
-like that of a change; `diagnose explain ID` has more of it.
+Code to paste, for changes that no edit, argument or module can make. `diagnose explain ID` prints it.
 """
 
 
 MODULES_HEAD = """## Modules and their changes
 
-Of {changes} changes {provable} can be made by `diagnose prove`: by a patch of the running process, or in the text of
-the script that a trial runs, whose file stays as it is. Rules give {advised} further pieces of advice. Of {modules}
-public modules of `diagnose.kernels` {handed} are handed over by a change or by advice.
+`diagnose prove` can make {provable} of {changes} changes: in the running process, or in a copy of the script.
+Rules give {advised} further pieces of advice. A change or advice uses {handed} of the {modules} public modules of
+`diagnose.kernels` ([remedies](remedies.md)).
 """
 
 
-REMEDIES_BEGIN, REMEDIES_END = "<!-- modules: made by scripts/rules -->", "<!-- end of modules -->"
+MODULES_BEGIN, MODULES_END = "<!-- modules: made by scripts/rules -->", "<!-- end of modules -->"
 
 
 def main() -> int:
     """Write the pages, or compare them."""
     status = 0
-    pages = (("rules", _rules_page()), ("changes", _changes_page()), ("remedies", _remedies_page()))
-    for name, lines in pages:
-        path, page = ROOT / "docs" / f"{name}.md", "\n".join(lines)
+    pages = {
+        "docs/rules.md": _rules_page(),
+        "docs/changes.md": _changes_page(),
+        "docs/remedies.md": _with_modules("docs/remedies.md", _remedies()),
+        "evaluation/pages/remedies.md": _with_modules("evaluation/pages/remedies.md", _measured()),
+    }
+    for name, lines in pages.items():
+        path, page = ROOT / name, "\n".join(lines)
         if "--check" not in sys.argv[1:]:
             path.write_text(page, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != page:
-            print(f"rules: docs/{name}.md is out of date; run scripts/rules.", file=sys.stderr)
+            print(f"rules: {name} is out of date; run scripts/rules.", file=sys.stderr)
             status = 1
     return status
 
@@ -137,24 +143,38 @@ def modules_section() -> Iterator[str]:
         links = ", ".join(f"[{name}](#{name})" for name in m.changes)
         rules = ", ".join(f"[{name}](rules.md#{name})" for name in m.rules)
         yield f"| `{m.name}` | {links} | {rules} | {', '.join(dict.fromkeys(m.methods))} |"
-    yield "\nNo trace asks for these:\n"
+    yield "\nNo rule uses these:\n"
     yield from (f"- `{m.name}`: {m.building_block}." for m in modules if m.building_block)
     yield ""
 
 
-def _remedies_page() -> Iterator[str]:
-    """Yield docs/remedies.md as it is, with its table of modules made anew."""
-    page = (ROOT / "docs" / "remedies.md").read_text(encoding="utf-8")
-    before, _, rest = page.partition(REMEDIES_BEGIN)
-    yield f"{before}{REMEDIES_BEGIN}\n"
+def _with_modules(name: str, table: Iterator[str]) -> Iterator[str]:
+    """Yield a page as it is, but for the table of modules between its marks."""
+    before, _, rest = (ROOT / name).read_text(encoding="utf-8").partition(MODULES_BEGIN)
+    yield f"{before}{MODULES_BEGIN}\n"
+    yield from table
+    yield f"\n{MODULES_END}{rest.partition(MODULES_END)[2]}"
+
+
+def _remedies() -> Iterator[str]:
+    yield "| module | what it does | changes |\n|---|---|---|"
+    for m in public_modules():
+        if m.name.startswith("ops."):
+            continue  # the page has a table of the operators
+        links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes) or "–"
+        summary = (import_module(f"diagnose.kernels.{m.name}").__doc__ or "").partition("\n\n")[0]
+        yield f"| `{m.name}` | {' '.join(summary.split())} | {links} |"
+
+
+def _measured() -> Iterator[str]:
     yield "| module | prescribed by | in a trial | on a CPU | script | on a GPU |\n|---|---|---|---|---|---|"
     for m in public_modules():
-        links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes) or f"no trace: {m.building_block}"
+        links = ", ".join(f"[{name}](../../docs/changes.md#{name})" for name in m.changes)
         methods = ", ".join(dict.fromkeys(m.methods)) or "–"
         figures = FIGURES[m.name]
         script = f"`{figures.script}`" if figures.script else "–"
-        yield f"| `{m.name}` | {links} | {methods} | {figures.cpu} | {script} | {figures.gpu} |"
-    yield f"\n{REMEDIES_END}{rest.partition(REMEDIES_END)[2]}"
+        by = links or f"no trace: {m.building_block}"
+        yield f"| `{m.name}` | {by} | {methods} | {figures.cpu} | {script} | {figures.gpu} |"
 
 
 def _properties(change: Change) -> Iterator[tuple[str, str]]:

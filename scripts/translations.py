@@ -30,7 +30,6 @@ COMPOSED = frozenset(
         "Freed memory goes back to the system and is faulted in again 7",
         "The allocator asks the driver for memory 7",
         "Make the sample cheaper at 7",
-        "Make 7 a set at 7: 7",
         "Prepare all samples once, before training: 7",
     }
 )

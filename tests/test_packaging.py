@@ -82,7 +82,7 @@ def test_every_version_that_the_scripts_install_is_pinned():
         re.split(r"[=;]", line)[0].lower().replace("-", "_")
         for line in (ROOT / "constraints.txt").read_text().splitlines()
     }
-    for requirement in requires("diagnose") or ():
+    for requirement in requires("torch-diagnose") or ():
         if "extra ==" in requirement and 'extra == "dev"' not in requirement:
             continue
         name = re.split(r"[<>=!;\[ ]", requirement)[0].lower()

@@ -11,17 +11,30 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
+from diagnose.model.arrays import Floats
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
-from diagnose.model.diagnosis import Confidence, Facts, Finding
+from diagnose.model.diagnosis import Confidence, Facts, Finding, Removal
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, total, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    among,
+    contains,
+    distinct,
+    intersect,
+    quantiles,
+    subtract,
+    total,
+    union,
+)
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
 from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
 from diagnose.tables.issuers import issued_in_loop
+from diagnose.tables.syncs import waits_for_host_copies
 
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Work
@@ -41,7 +54,7 @@ __all__ = [
     "python_calls",
 ]
 
-MIN_WORK_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
+MIN_WORK_SHARE = 0.02  # of the data flow's operator time, or the device's: what the smallest finding has of the step
 
 
 class Avoidable(NamedTuple):
@@ -55,6 +68,7 @@ class Avoidable(NamedTuple):
     avoidable: float = 1.0  # share of the operators' time
     confidence: Confidence = "high"
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
+    with_inner: bool = False  # of what the operators themselves launch that share goes, of what they call all
 
 
 def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
@@ -75,7 +89,10 @@ class AvoidableRule(NamedTuple):
     detect: Callable[[Flow], Iterable[Avoidable]]
     min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
     time_of: Callable[[Tables, Flow, Avoidable], Intervals] = avoidable_time  # of a part: what the host can avoid
+    min_work: float = MIN_WORK_SHARE  # of a part
+    keeps_work: bool = False  # True where fewer kernels do what these do: each spares what the shortest one takes
     shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
+    frees_host: bool = True  # False where as many operators are called as before
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:
         """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
@@ -83,14 +100,12 @@ class AvoidableRule(NamedTuple):
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:
         """Claim the host's time for what can be avoided."""
-        flow = t.flow
-        lost = [self.time_of(t, flow, one) for one in self._parts(flow)] if flow is not None else []
-        return worth_claiming(t, left, union(EMPTY, *lost), self.min_share)
+        return worth_claiming(t, left, self._host_time(t), self.min_share)
 
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
         flow = t.flow
-        parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
+        parts = [one for one in self._parts(t, flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
         first, texts = parts[0], [one.text for one in parts[:3]]
@@ -102,21 +117,34 @@ class AvoidableRule(NamedTuple):
             found = self._with_kernels(t, found, flow, parts, rule)
         lines = dict.fromkeys(line for one in parts for line in one.lines if line is not None)
         where = tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:5])
-        return [replace(each, where=where or each.where, operators=first.work.operators) for each in found]
+        without = self._removal(t, flow, parts) if t.device_id >= 0 and self.shortens_gaps else None
+        return [
+            replace(each, where=where or each.where, operators=first.work.operators, without=without) for each in found
+        ]
 
-    def _parts(self, flow: Flow) -> list[Avoidable]:
-        return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_WORK_SHARE]
+    def _host_time(self, t: Tables) -> Intervals:
+        flow = t.flow
+        return (
+            union(EMPTY, *(self.time_of(t, flow, one) for one in self._parts(t, flow))) if flow is not None else EMPTY
+        )
+
+    def _parts(self, t: Tables, flow: Flow) -> list[Avoidable]:
+        time = t.tasks.end - t.tasks.start
+        busy = max(int(time.sum()), 1)
+
+        def share(one: Avoidable) -> float:
+            issued = t.launched_in(flow.time_of(t, one.work.operators)) if t.device_id >= 0 else ()
+            return one.avoidable * max(one.work.share, float(time[issued].sum()) / busy if len(issued) else 0.0)
+
+        return [one for one in self.detect(flow) if share(one) >= self.min_work]
 
     def _with_kernels(
         self, t: Tables, idle: list[Finding], flow: Flow, parts: Sequence[Avoidable], rule: IdleRule
     ) -> list[Finding]:
         """Return the finding of idle time with the kernels' time, or the one of the two that there is."""
-        share = np.zeros(len(t.tasks.row))
-        for one in parts:
-            issued = t.launched_in(flow.time_of(t, one.work.operators))
-            share[issued] = np.maximum(share[issued], one.avoidable)
-        tasks = np.flatnonzero(share)
-        kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
+        spared = self._spared(t, flow, parts)
+        tasks = np.flatnonzero(spared)
+        kept = float(((t.tasks.end - t.tasks.start) - spared)[tasks].sum())
         texts = [one.text for one in parts[:3]]
         kernels = KernelRule(rule.rule, rule.title, self.min_share, kept, texts, rule.confidence, rule.facts)
         busy = kernel_finding(t, kernels, tasks)
@@ -131,6 +159,32 @@ class AvoidableRule(NamedTuple):
                 tasks=tasks,
             )
         ]
+
+    def _spared(self, t: Tables, flow: Flow, parts: Sequence[Avoidable]) -> Floats:
+        """Return what each device task takes less without the parts, ns."""
+        length, share = (t.tasks.end - t.tasks.start).astype(np.float64), np.zeros(len(t.tasks.row))
+        most = np.minimum(length, shortest_kernel(t)) if self.keeps_work else length
+        for one in parts:
+            issued = t.launched_in(flow.time_of(t, one.work.operators))
+            rows = np.concatenate([flow.rows[i] for i in one.work.operators])
+            whole = issued & ~among(t.operators, rows) if one.with_inner else np.zeros(len(issued), bool)
+            share[issued] = np.maximum(share[issued], np.where(whole[issued], 1.0, one.avoidable))
+        spared: Floats = most * share
+        return spared
+
+    def _removal(self, t: Tables, flow: Flow, parts: Sequence[Avoidable]) -> Removal:
+        """Return what goes with the parts: of blocking calls those that wait for copies from the host."""
+        host = union(EMPTY, *(self.time_of(t, flow, one) for one in parts)) if self.frees_host else EMPTY
+        calls = t.blocking_calls[contains(host, t.trace.events.start[t.blocking_calls])]
+        spared = self._spared(t, flow, parts)
+        tasks = np.flatnonzero(spared)
+        return Removal(host, np.sort(calls[waits_for_host_copies(t, calls)]), tasks, spared[tasks])
+
+
+def shortest_kernel(t: Tables) -> float:
+    """Return what a kernel takes that has next to nothing to do, ns: a tenth of them take less."""
+    length = (t.tasks.end - t.tasks.start)[~(t.tasks.is_copy | t.tasks.is_collective)]
+    return float(quantiles(length, 0.1)[0]) if len(length) else 0.0
 
 
 def held_values(t: Tables) -> tuple[str, ...]:
@@ -158,26 +212,42 @@ def loop_rule(meta: RuleMeta, kind: str, title: str, words: Callable[[Loop], str
     def detect(flow: Flow) -> Iterable[Avoidable]:
         for one in flow.found.loops:
             if one.kind == kind:
-                text = f"The loop at {at(one.line)} makes {one.num_calls} calls a step{words(one)}"
-                facts = {"kind": kind, "num_calls": one.num_calls, "issuer": issuer(one.line, one.work)}
+                line = _in_loop(flow, one)
+                text = f"The loop at {at(line)} makes {one.num_calls} calls a step{words(one)}"
+                facts = {"kind": kind, "num_calls": one.num_calls, "issuer": issuer(line, one.work)}
+                facts["of_model"] = one.of_model
                 share = calling_share(one.work, one.overhead_share)
-                yield Avoidable(title, text, one.work, (one.line, *one.work.lines), facts, share)
+                yield Avoidable(title, text, one.work, (line, *one.work.lines), facts, share)
 
-    return AvoidableRule(meta, detect, 0.05, calling_time)  # fewer operators take a part of the time themselves
+    # Fewer operators take a part of the time themselves. What calling them takes is seen in the timing window: most of
+    # it is not in them.
+    return AvoidableRule(meta, detect, 0.05, calling_time, min_work=0.0, keeps_work=kind == "independent")
+
+
+def _in_loop(flow: Flow, one: Loop) -> Frame:
+    """Return the line of a loop: the innermost one in a statement that loops, of those that call all of it.
+
+    A loop whose turns are chains is the outermost: those further in may go along the chain.
+    """
+    lines = one.called[::-1] if one.longest_chain == 1 else ()
+    within = (line for line in lines if any(a < line.line <= b for a, b in flow.loops.get(line.file, ())))
+    return next(within, one.line)
 
 
 def calling_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return what calling a loop's operators takes: the Python between them, and of each the last part.
 
     Without a device what would be launch-bound of it is its own.
-    Nothing of what one operator of torch calls, as a recurrent layer does on a CPU: the script has no such loop.
+    Nothing of what one operator of torch calls, as a recurrent layer does on a CPU: the script has no such loop. Nor of
+    what an optimizer does in its step: that has other implementations.
     """
     num = one.facts.get("num_calls")
     if isinstance(num, int) and python_calls(t, flow, one.work.operators) < num:
         return EMPTY
-    span, work = flow.span_of(t, one.work.operators), flow.time_of(t, one.work.operators)
+    span, work = subtract(flow.span_of(t, one.work.operators), t.updates), flow.time_of(t, one.work.operators)
     if t.device_id >= 0:
-        return span
+        turns = num if isinstance(num, int) else 1
+        return Intervals(span.end - ((span.end - span.start) * (1 - 1 / turns)).astype(np.int64), span.end)
     return intersect(span, union(last_parts(t, flow, one), overhead(t), issued_in_loop(t), subtract(span, work)))
 
 

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
+from diagnose.analyzers.common.batch_order import BatchOrder, batch_order, draw_at, makes_iterators
 from diagnose.analyzers.common.locate import MAX_LINES_APART, source_line
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, contains, quantiles, span
-from diagnose.model.locations import is_own_file, is_user_file
+from diagnose.model.intervals import Intervals, among, contains, quantiles, span
+from diagnose.model.locations import Where, at_line, is_own_file, is_user_file
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
@@ -30,7 +31,7 @@ __all__ = ["loading_evidence", "loading_facts", "restart_share"]
 
 MIN_CALLS = 4  # fewer may be epochs
 MIN_RESTARTED = 0.9  # of the calls: with epochs of a few batches some go on
-_ORDER = "aten::randperm"
+_ORDERS = ("aten::randperm", "aten::multinomial")
 _BEGIN = r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$"
 
 
@@ -38,22 +39,28 @@ def restart_share(t: Tables) -> float | None:
     """Return which share of loading beginning anew takes: drawing the order, and making a list of it.
 
     That is from the begin of the call to the first operator that reads samples. None where most calls go on with an
-    order that is there; a loader that does not shuffle shows nothing.
+    order that is there, or frames show that the loader makes no iterator for them, so that a sampler of the script's
+    draws; a loader that does not shuffle shows nothing.
     """
+    made = makes_iterators(t)
+    if made is not None and made < MIN_RESTARTED:
+        return None
     events, names = t.trace.events, t.trace.names
     calls = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     rows = host_rows(t.trace, t.main, Kind.OP)
-    draws = rows[events.name[rows] == names.index(_ORDER)] if _ORDER in names else rows[:0]
+    draws = rows[among(events.name[rows], [names.index(each) for each in _ORDERS if each in names])]
     if len(calls) < MIN_CALLS or not len(draws):
         return None
     start, end = events.start[calls], events.end[calls]
     drawn = np.searchsorted(events.start[draws], start)
-    restarted = (drawn < len(draws)) & (events.start[draws][np.minimum(drawn, len(draws) - 1)] < end)
+    order = draws[np.minimum(drawn, len(draws) - 1)]
+    restarted = (drawn < len(draws)) & (events.start[order] < end)
     if restarted.mean() < MIN_RESTARTED:
         return None
     reads = np.array([re.match(_BEGIN, name) is None for name in names], bool)
     begun = np.append(events.start[rows[reads[events.name[rows]]]], np.iinfo(np.int64).max)
-    until = np.minimum(begun[np.searchsorted(begun, start, side="right")], end)
+    after = np.where(restarted, events.end[order], start)
+    until = np.minimum(begun[np.searchsorted(begun, after, side="left")], end)
     return float((until - start)[restarted].sum() / max(int((end - start).sum()), 1))
 
 
@@ -93,6 +100,8 @@ def loading_facts(t: Tables) -> Facts:
     starts = bool(known.num_workers) and not known.persistent_workers and (first_share or 0.0) >= MIN_FIRST_SHARE
     keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY and not starts
     share = _waiting_share(t, rows, single=single, busy=known.workers_busy) if not keeps_up else None
+    order, restarts = batch_order(t), restart_share(t)
+    by_sampler = order.share >= MIN_LINE_SHARE and (single or keeps_up) and not (starts or restarts)
     return {
         **as_facts(known),
         "single_process": single,
@@ -104,14 +113,18 @@ def loading_facts(t: Tables) -> Facts:
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "cores": t.capture.info.flags.cores if t.capture.info else None,
-        "waits": share is not None and share >= MIN_WAITING_SHARE,
+        "waits": share is not None and share >= MIN_WAITING_SHARE and not by_sampler,
         "keeps_up": keeps_up,
         "waiting_share": share,
-        "restart_share": restart_share(t),
+        "restart_share": restarts,
+        "order_share": order.share,
+        "by_sampler": by_sampler,
+        "sampler_at": "",
+        **(_sampler_line(t, t.covering(rows), order) if (single or keeps_up) and not (starts or restarts) else {}),
         "source_draws": any(t.capture.draws.values()),
         "ready_share": ready_share(t),
         **_dataset(t),
-        **(_slow_line(t, t.covering(rows)) if single else {}),
+        **(_slow_line(t, t.covering(rows), order) if single else {}),
     }
 
 
@@ -124,7 +137,22 @@ def _waiting_share(t: Tables, rows: Ints, *, single: bool, busy: float | None) -
     return int(waiting.sum()) / num if num >= MIN_SAMPLES else None
 
 
-def _slow_line(t: Tables, during: Intervals) -> Facts:
+def _sampler_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
+    """Return the user's line that the sampler computes at most often, and what it draws there."""
+    samples = t.capture.samples
+    if samples is None or not order.places:
+        return {}
+    inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
+    seen = Counter(samples.places[row] for row in samples.place[inside].tolist())
+    mine = [place for place in seen if place[:2] in order.places and is_own_file(place[0])]
+    if not mine:
+        return {}
+    file, line, function = max(mine, key=lambda place: seen[place])
+    found = {"file": file, "line": line, "function": function}
+    return {"order_line": found, "sampler_at": f" at {at_line(Where(file, line))}", "draw": draw_at(t, file, line)}
+
+
+def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     """Return the line of the user's that most samples within loading are at, with those beside it, and that computes.
 
     With it comes the share of loading that goes into samples at all.
@@ -160,22 +188,25 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         return {}
     called = {place[::2] for place in places if place[2] in _OF_A_DATASET} | loads
     called |= {p[0][::2] for p in (run.paths if run is not None else ()) if any(n in _OF_A_DATASET for *_, n in p)}
-    of_samples = [at for at in recorded if (at[0], functions[at]) in called and not _fetches(t, at, functions[at])]
+    if order.loading is not None:
+        called &= order.loading
+    others = [at for at in recorded if (at[0], functions[at]) in called and at not in order.places]
+    of_samples = [at for at in others if not _fetches(t, at, functions[at])]
     if not of_samples:  # in torch's own code, which the line of the training loop calls
-        return work_facts(t, places, num, ())
+        return work_facts(t, places, num, (), order.places)
     most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
-    near = _lines_around(most, seen, functions)
+    near = [at for at in _lines_around(most, seen, functions) if at not in order.places]
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
-        return work_facts(t, places, num, ())
+        return work_facts(t, places, num, (), order.places)
     lines = [line for _, line in near]
     return {
         "slow_line": {"file": most[0], "line": most[1], "share": share, "first": min(lines), "last": max(lines)},
         "sample_share": max(share, whole),
         "line_samples": num,
         "line_function": functions[most],
-        **work_facts(t, places, num, sorted(near, key=most.__ne__)),
+        **work_facts(t, places, num, sorted(near, key=most.__ne__), order.places),
     }
 
 
@@ -289,6 +320,10 @@ def loading_evidence(facts: Facts) -> list[str]:
         if slow["first"] < slow["last"]:
             lines = f"{slow['first']} to {slow['last']}, most often {slow['line']}, take"
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
+    if facts.get("by_sampler") or facts.get("order_line"):
+        takes, at = percent(_number(facts, "order_share"), 0), facts.get("sampler_at")
+        most = f", most often{at}" if at else ""
+        spends += f" The sampler, which runs in the training process, takes {takes} of loading{most}."
     first = facts.get("first_batch_share")
     if facts.get("starts_with_epochs") and isinstance(first, float):
         spends += f" {percent(first, 0)} of the waits are for the first batch of an epoch, which starts the workers."

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
-
-import msgspec
 
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import RANDOM_DRAW
-from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 
-__all__ = ["SampledLine", "holds_lock", "lookup_at", "sample_work", "work_facts"]
+__all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
 
 MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
 MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
@@ -127,19 +124,25 @@ def _is_loop(line: SampledLine) -> bool:
 
 
 def work_facts(
-    t: Tables, seen: Mapping[tuple[str, int, str], int], total: int, slow: Sequence[tuple[str, int]]
+    t: Tables,
+    seen: Mapping[tuple[str, int, str], int],
+    total: int,
+    slow: Sequence[tuple[str, int]],
+    choosing: Set[tuple[str, int]] = frozenset(),
 ) -> Facts:
-    """Return what the slow lines do, whether loading holds Python's lock, where samples draw, and what is looked up.
+    """Return what the slow lines do, whether loading holds Python's lock, and where samples draw.
 
     Args:
         t: tables of one rank.
         seen: how often the sampler saw each file, line and function within loading, those left out in which it waited.
         total: samples within loading, those included.
         slow: file and line of those that most of the loading is spent on, if any, the one that is named first.
+        choosing: file and line of those that choose the samples.
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _workers_agree(t, place))
+    drawn = (place for place in seen if RANDOM_DRAW.search(lines[place].text) and place[:2] not in choosing)
+    draws = sorted(place for place in drawn if not _workers_agree(t, place))
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
@@ -150,7 +153,6 @@ def work_facts(
         "list_work": _list_work(lines, slow),
         "is_array_call": any(_is_array_call(line) for place, line in lines.items() if place[:2] in slow[:1]),
         **_drawn_beside(t),
-        **({"lookup": lookup} if (lookup := lookup_at(t, slow)) else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
 
@@ -178,16 +180,6 @@ def _drawn_beside(t: Tables) -> Facts:
     made = t.capture.info.loader.made if t.capture.info else None
     lines = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
-
-
-def lookup_at(t: Tables, slow: Sequence[tuple[str, int]]) -> Facts:
-    """Return what goes through a list or a deque at these lines: its place, and what builds the list or the deque."""
-    for file, line in slow:
-        for known in t.capture.lookups.get(file, ()):
-            if known.line <= line <= known.last:
-                made = known.made and msgspec.structs.replace(known.made, file=file)
-                return {**as_facts(msgspec.structs.replace(known, made=made)), "file": file}
-    return {}
 
 
 def _work(

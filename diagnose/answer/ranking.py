@@ -7,14 +7,16 @@ cost, in the causes, or in the replay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 
-__all__ = ["FLOOR", "HOST_FLOOR", "answering", "in_order", "worth_ns", "worth_share"]
+__all__ = ["FLOOR", "HOST_FLOOR", "answering", "beside_lines", "in_order", "worth_ns", "worth_share"]
 
 FLOOR, HOST_FLOOR = 0.02, 0.1  # of the step: with a device, and without one; less is little to gain
+MIN_EXPLAINED = 0.5  # of what the pace of launches is worth: a large part
 
 
 def worth_ns(finding: Finding, rule: RuleMeta) -> float:
@@ -37,9 +39,22 @@ def worth_share(finding: Finding, step_ns: float) -> float:
     return min(finding.worth_ns / step_ns, 1.0) if step_ns > 0 else 0.0
 
 
+def beside_lines(findings: Sequence[Finding], rules: Mapping[str, RuleMeta]) -> list[Finding]:
+    """Return the findings with the pace of launches worth no more than operators that explain a large part of it.
+
+    A replay leaves the host's pace as it was recorded. Without such operators the host gets ahead of the device, and
+    less of the pace is left than it shows; nor does a change of the pace take all of it.
+    """
+    most = max((f.worth_ns for f in findings if f.without is not None), default=0.0)
+    return [
+        replace(f, worth_ns=most) if rules[f.rule].is_pace and f.worth_ns > most >= MIN_EXPLAINED * f.worth_ns else f
+        for f in findings
+    ]
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings with the largest worth first; of equal ones the one that costs more."""
-    return sorted(findings, key=lambda f: (-f.worth_ns, -f.lost_ns))
+    """Return the findings with the largest worth first; of equal ones that of known operators, or that costs more."""
+    return sorted(findings, key=lambda f: (-f.worth_ns, f.without is None, -f.lost_ns))
 
 
 def answering(findings: Sequence[Finding], step_ns: float, *, has_device: bool) -> Finding | None:

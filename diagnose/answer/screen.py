@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding, PlainSt
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK
 from diagnose.model.words import Count, Words, english
-from diagnose.text.numbers import duration, lower_first, percent
+from diagnose.text.numbers import duration, lower_first, percent, upper_first
 from diagnose.text.plain_text import one_line
 
 __all__ = [
@@ -381,7 +381,7 @@ def _headline(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
         )
     if lead is not None:
         return _fitted(lead, "what", lower_first(title), shares)
-    return _fitted(Words("{what}"), "what", title[:1].upper() + title[1:], shares)
+    return _fitted(Words("{what}"), "what", upper_first(title), shares)
 
 
 def _begins_late(d: Diagnosis) -> bool:

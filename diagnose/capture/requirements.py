@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from diagnose.capture.process.process import silent_stderr
+from diagnose.model.launched import usable_cores
 from diagnose.text.plain_text import one_line
 
 Status: TypeAlias = Literal["ok", "limited", "missing", "unused"]
@@ -66,9 +67,8 @@ def check_gpu() -> Check:
     """Check that torch can use the GPUs that the machine has."""
     import torch
 
-    build = (
-        f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else ""
-    )
+    builds = (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip))
+    build = next((f"{name} {version}" for name, version in builds if version), "")
     devices = [path for path in (Path("/dev/nvidia0"), Path("/dev/kfd")) if path.exists()]
     if torch.cuda.is_available():
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
@@ -124,8 +124,7 @@ def check_nvml(nvml: Any = None) -> Check:
             "limited", one_line(str(error)), lacks, "In a container give it the capability utility of the driver."
         )
     try:
-        version = nvml.nvmlSystemGetDriverVersion()
-        return Check("ok", f"driver {version.decode() if isinstance(version, bytes) else version}")
+        return Check("ok", f"driver {nvml.nvmlSystemGetDriverVersion()}")
     finally:
         nvml.nvmlShutdown()
 
@@ -165,18 +164,14 @@ def check_schedstat(path: Path = Path("/proc/self/schedstat")) -> Check:
     return Check("limited", f"{path} cannot be read or counts nothing", lacks, "Use a kernel with CONFIG_SCHED_INFO.")
 
 
-def check_cpus(cgroup: Path = CGROUP, cores: int | None = None) -> Check:
-    """Check how many cores this process may use, beside those that libraries see."""
-    seen = cores if cores is not None else os.cpu_count() or 1
-    usable = float(len(os.sched_getaffinity(0))) if cores is None and hasattr(os, "sched_getaffinity") else float(seen)
-    quota = _first_words(cgroup / "cpu.max")
-    if len(quota) == 2 and quota[0] != "max":
-        usable = min(usable, int(quota[0]) / int(quota[1]))
+def check_cpus(usable: int = 0, seen: int = 0) -> Check:
+    """Check how many cores this process may use, beside those that libraries see; by default what there is here."""
+    usable, seen = usable or usable_cores(), seen or os.cpu_count() or 1
     if usable >= seen:
         return Check("ok", f"all {seen} cores can be used")
     lacks = "Nothing is missing, but libraries start a thread for every core of the machine and oversubscribe these."
-    fix = f"Set OMP_NUM_THREADS and the number of loader workers for {usable:g} cores."
-    return Check("limited", f"{usable:g} of {seen} cores can be used", lacks, fix)
+    fix = f"Set OMP_NUM_THREADS and the number of loader workers for {usable} cores."
+    return Check("limited", f"{usable} of {seen} cores can be used", lacks, fix)
 
 
 def check_memory_limit(cgroup: Path = CGROUP) -> Check:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def _applies(program: Program, finding: Finding) -> bool:
     facts = finding.facts
     comes_again = not is_iterable(facts) and program.trains is not False
-    return comes_again and not facts.get("restart_share") and facts.get("library") != "transformers"
+    is_of_samples = not (facts.get("restart_share") or facts.get("by_sampler"))
+    return comes_again and is_of_samples and facts.get("library") != "transformers"
 
 
 CHANGE = Change(

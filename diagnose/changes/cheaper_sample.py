@@ -3,8 +3,7 @@
 What it does
     Where the script hands a dataset with an index to the DataLoader by a variable, and no line of it is known to draw
     random numbers, a list of all samples takes the dataset's place: one argument of the call, as a diff where its
-    length and its sampler are known. Where the slow line tests whether values are in a list that its class or module
-    builds once, the list becomes a set: as a diff, where nothing else in the file reads it. Else the line is named.
+    length and its sampler are known. Else the line is named.
 
     At least half of what the line takes is saved, at most all of it: its share of the loading, as exactly as so many
     samples show a share; of samples that are prepared once, at most that of the whole sample. Without a device the
@@ -13,8 +12,7 @@ What it does
 What to watch
     What is kept takes memory, in each worker too. What follows the first random draw, as a random crop, must run for
     each sample. Computing once moves the cost to the start: it pays from the second epoch on, where the DataLoader is
-    made once. A list has none of the dataset's attributes: `loader.dataset` is the list then. A set takes values that
-    have a hash, keeps no order and each value once.
+    made once. A list has none of the dataset's attributes: `loader.dataset` is the list then.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from diagnose.model.numerics import number
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
-    from diagnose.changes.common.call_edits import EditedCall
-    from diagnose.model.diagnosis import Facts, Finding
+    from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
@@ -75,19 +72,6 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
         most=_most(share, samples),
         needs="" if facts.get("behind_draw") else "memory, where results are kept",
     )
-    if edit := _as_set(facts):
-        name = _list_name(facts)
-        at = at_line(Where(edit.call.file, edit.call.begin[0]))
-        same = f"where each value in {name} has a hash and no other file needs its order or repetitions"
-        return replace(
-            common,
-            title=f"Make {name} a set at {at}: {of_lines}",
-            before="",
-            after="",
-            edits=(edit,),
-            needs="",
-            numerics=identical(same),
-        )
     made = None if facts.get("behind_draw") else prepared(facts, program)
     if made is None:
         return common
@@ -98,24 +82,6 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     title = f"Prepare all samples once, before training: {of_lines}"
     beside = f"\n# or, where memory does not hold them all,\n{_CHEAPER}"
     return replace(kept, title=title, before="", after="", beside=beside, edits=(made.edit,))
-
-
-def _list_name(facts: Facts) -> str:
-    """Return what the list is called that the slow line looks up in, "" where none is known."""
-    lookup = facts.get("lookup")
-    return str(lookup.get("name")) if isinstance(lookup, Mapping) else ""
-
-
-def _as_set(facts: Facts) -> EditedCall | None:
-    """Return the expression that builds the list which a slow line looks up in, as a set; None where it cannot be."""
-    from diagnose.changes.common.call_edits import EditedCall, call_of, text_of
-
-    lookup = facts.get("lookup")
-    made = call_of(lookup.get("made")) if isinstance(lookup, Mapping) else None
-    text = text_of(made) if made is not None else ""
-    if made is None or not text.startswith(("[", "list")):
-        return None
-    return EditedCall(made, f"{{{text[1:-1]}}}" if text[0] == "[" else f"set{text.removeprefix('list')}")
 
 
 def _most(share: float, samples: float) -> float:

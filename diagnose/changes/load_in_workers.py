@@ -67,12 +67,13 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
     if not facts.get("single_process") or facts.get("restart_share"):
         return None  # or they would start anew with each batch
     batches = max(1.0, number(facts, "batches_per_step"))
-    load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
+    moved = 1 - number(facts, "order_share")  # the sampler runs in the training process
+    load_ns, handed_ns = number(facts, "batch_ns") * batches * moved, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     known, computing = recorded_cores(facts), computing_share(facts)
     cpus = known or MAX_ADVISED_WORKERS + 1  # not recorded: enough for what is advised
-    if leaves_no_gain(facts, finding.lost_ns, cpus):
+    if leaves_no_gain(facts, finding.lost_ns * moved, cpus):
         return None
     limit = useful_workers(facts) - 1  # one core stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_ADVISED_WORKERS))
@@ -100,7 +101,7 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
         is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else _numerics(draws_at(facts)),
         least=0.0 if shared_out else least,
-        most=most if handed_ns or shares_cores(facts, workers, cpus) else 1.0,
+        most=most if handed_ns or shares_cores(facts, workers, cpus) else moved,
         needs=f"{cores} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )

@@ -100,7 +100,7 @@ def cli() -> None:
     "--steps",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Record N steady steps in the timing window.  [default: 10, more where steps are short]",
+    help="Record N steady steps in the timing window.  [default: 10, more if steps are short]",
 )
 @_recording(
     "--skip",
@@ -438,7 +438,7 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 @click.command(
     cls=ScriptCommand,
     split=_target,
-    short_help="Fail where the step is slower than a baseline.",
+    short_help="Fail if the step is slower than a baseline.",
     context_settings={"allow_interspersed_args": False},
     examples=[
         "diagnose gate --update baseline.json train.py --epochs 1",
@@ -458,7 +458,7 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 @shared.page_options
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="BASELINE TARGET [ARGS]...")
 def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int:  # typed by the request
-    """Fail where the step became slower than in BASELINE, by more than the tolerance and the spread of equal runs.
+    """Fail if the step became slower than in BASELINE, by more than the tolerance and the spread of equal runs.
 
     TARGET is a script, which is traced three times, or captures, traces or reports, one of each run. BASELINE is a
     file that --update wrote from several runs, or a single run; with --baseline there is no argument BASELINE.
@@ -500,7 +500,7 @@ class _WatchCommand(ScriptCommand):
     type=click.FloatRange(min=0, min_open=True),
     default=20,
     metavar="PERCENT",
-    help="Record a window where steps become PERCENT slower than the run's own first ones.",
+    help="Record a window if steps become PERCENT slower than the run's own first ones.",
 )
 @_window("--windows", type=click.IntRange(min=0), default=5, metavar="N", help="Record at most N windows.")
 @_window(
@@ -522,7 +522,7 @@ class _WatchCommand(ScriptCommand):
     "--prometheus",
     default="",
     metavar="[ADDRESS:]PORT",
-    help="Serve metrics for Prometheus, on 127.0.0.1 where no address is given.",
+    help="Serve metrics for Prometheus, on 127.0.0.1 if no address is given.",
 )
 @_metrics(
     "--otlp",
@@ -538,10 +538,10 @@ class _WatchCommand(ScriptCommand):
 def watch(
     script: str | None, args: tuple[str, ...], folder: str, list_runs: bool, **asked: Any
 ) -> int | None:  # what click read, typed by the requests
-    """Run SCRIPT to its end, timing every step; where steps become slower, record a window and diagnose it.
+    """Run SCRIPT to its end, timing every step; if steps become slower, record a window and diagnose it.
 
     Without a window nothing is profiled. Steps, waits for batches, memory and NVML are summed up every N steps in
-    FOLDER/NAME. A file named "record" in the run's folder, or the signal, asks for a window. If memory grows, two steps
+    FOLDER/NAME. A file named "record" in the run's folder, or the signal, requests a window. If memory grows, two steps
     show which variable holds what stays. Options go before SCRIPT.
     """
     from diagnose.cli.watch import HistoryRequest, WatchRequest, history_and_answer, watch_and_answer
@@ -568,7 +568,7 @@ def watch(
 def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     """Check torch, the GPU, its profiler, NVML, Triton, compilers, Linux and container limits.
 
-    For each that is limited it states what a recording would lack, and the fix. The exit code is 1 where no recording
+    For each that is limited it states what a recording would lack, and the fix. The exit code is 1 if no recording
     is possible, else 0.
     """
     from diagnose.cli.doctor import examine_and_answer
@@ -624,7 +624,7 @@ def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
 
     An agent's client starts this command. Before prove runs a script the client asks its user; a client that cannot
-    ask is refused, unless --trust-client is given. Needs pip install 'diagnose[mcp]'.
+    ask is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
     """
     if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
         raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")

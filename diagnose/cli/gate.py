@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from diagnose.cli.output import ResultRequest, answer_text, check_rules, chosen, plan_text
 from diagnose.compare.compare import Comparison, compare
@@ -35,6 +36,7 @@ class SidesRequest(ResultRequest):
     allow_differences: bool = False
     select: tuple[str, ...] = ()  # rules
     ignore: tuple[str, ...] = ()
+    of_changes: ClassVar[bool] = False  # whether arguments and settings may be what is compared
 
     def check(self) -> None:
         """Check what was asked for before anything is read."""
@@ -44,7 +46,11 @@ class SidesRequest(ResultRequest):
     def compared(self, before: Side, after: Side) -> Comparison:
         """Return the comparison without the findings that options, or comments on either side, leave out."""
         comparison = compare(
-            before, after, tolerance=parse_tolerance(self.tolerance), allow_differences=self.allow_differences
+            before,
+            after,
+            tolerance=parse_tolerance(self.tolerance),
+            allow_differences=self.allow_differences,
+            of_changes=self.of_changes,
         )
         ignored = [one for side in (before, after) for one in chosen(side.diagnosis, self.select, self.ignore).ignored]
         return comparison.without_findings(frozenset(one.finding.rule for one in ignored))
@@ -56,6 +62,7 @@ class CompareRequest(SidesRequest):
 
     before: Sequence[str] = ()
     after: Sequence[str] = ()
+    of_changes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ def _update(request: GateRequest, side: Side, progress: Progress) -> None:
 
 
 def _text(result: GateResult) -> str:
-    text = result.text.removeprefix("Undecided: ").removeprefix("Not comparable. ")
+    text = result.text.removeprefix("Not comparable. ")
     verdict = translated(result.verdict.capitalize()) if current() != ENGLISH else result.verdict
     return "\n  ".join([f"{verdict}: {translated(text)}", *map(translated, result.changed)])
 

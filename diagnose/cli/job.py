@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.cli.output import Request, answer, prepare
 from diagnose.errors import OutputError, UsageError, missing_extra
-from diagnose.model.files import check_distinct, check_file, printable, write_bytes
+from diagnose.model.files import check_distinct, check_file, check_folder, printable, write_bytes
 from diagnose.model.limits import EXPORTS
 from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
 from diagnose.pipeline.rank_results import Cache, default_cache
@@ -29,7 +29,6 @@ __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answ
 
 _SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-FOLDER = "tensorboard"  # the kind of export that is a folder
 
 
 def parse_size(text: str) -> int:
@@ -217,10 +216,15 @@ def _planned(
 
 
 def _check(kind: str, file: str, *, force: bool) -> None:
-    if kind == FOLDER:
+    if kind == "tensorboard":
         from diagnose.integrations.tensorboard import check_log
 
         check_log(Path(file), force=force)
+        return
+    if kind == "figures":
+        if find_spec("plotly") is None:
+            raise missing_extra("Figures are made by plotly", "plots")
+        check_folder(Path(file), force=force)
         return
     suffix = Path(file).suffix.lower()
     if kind in ("findings", "kernels"):
@@ -254,11 +258,15 @@ def _write_exports(
         "markdown": lambda _path: _markdown(diagnosis).encode(),
     }
     for kind, file in files.items():
-        if kind == FOLDER:
+        if kind == "tensorboard":
             from diagnose.integrations.tensorboard import write_log
 
             write_log(Path(file), captures, shown, force=force)
             progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
+        elif kind == "figures":
+            from diagnose.reports.figures import write_figures
+
+            progress.report(f"wrote {', '.join(write_figures(diagnosis, Path(file)))} into {printable(file)}")
         else:
             write_bytes(file, makers[kind](Path(file)), force=force)
             progress.report(f"wrote {printable(file)}")

@@ -118,7 +118,7 @@ def worker_options(command: _Decorated) -> _Decorated:
                 group=RANKS,
                 type=click.IntRange(min=1),
                 metavar="N",
-                help="Read ranks in N processes.  [default: as many as cores, where there is enough to read]",
+                help="Read ranks in N processes.  [default: as many as cores, if there is enough to read]",
             ),
             option("--max-memory", group=RANKS, metavar="SIZE", help="Hold at most SIZE in all processes: 8G."),
             option(

@@ -56,11 +56,11 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
 
 
 def _page(path: str, result: WhatIfResult) -> str:
-    from diagnose.reports.forecast_page import Basis, render
+    from diagnose.reports.html import Basis, render_forecasts
 
     memory = tuple(result.memory.lines()) if result.memory is not None else ()
     basis = Basis(result.error, result.is_doubtful, result.assumptions, memory)
-    return render(path, result.forecasts, result.path, basis)
+    return render_forecasts(path, result.forecasts, result.path, basis)
 
 
 def _text(result: WhatIfResult) -> str:

@@ -163,14 +163,22 @@ class Comparison:
 
 
 def compare(
-    before: Side, after: Side, *, tolerance: float = DEFAULT_TOLERANCE, allow_differences: bool = False
+    before: Side,
+    after: Side,
+    *,
+    tolerance: float = DEFAULT_TOLERANCE,
+    allow_differences: bool = False,
+    of_changes: bool = False,
 ) -> Comparison:
-    """Compare two sides; what is not alike is evaluated, and its parts compared, with ``allow_differences`` only."""
+    """Compare two sides; what is not alike is evaluated, and its parts compared, with ``allow_differences`` only.
+
+    With ``of_changes`` differences that may be the change itself are no obstacle.
+    """
     a, b = before.diagnosis, after.diagnosis
     measure = measure_of(before, after)
     each = before.run_steps(measure), after.run_steps(measure)
     unlike = differences(before.setups, after.setups)
-    comparable = allow_differences or not unlike
+    comparable = allow_differences or all(of_changes and each.may_be_the_change for each in unlike)
     evaluation = evaluate(*each, tolerance) if comparable else no_evaluation()
     steps_ns = median(each[0]), median(each[1])
     min_ns = MIN_LISTED_SHARE * max(a.step_ns, b.step_ns)

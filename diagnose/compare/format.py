@@ -13,7 +13,7 @@ from diagnose.reports.text_charts import padded
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
-__all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]
+__all__ = ["as_json", "as_text", "factor", "sentence", "step_times", "what_changed"]
 
 MAX_TABLE_LINES = 8  # of each list
 NAME_WIDTH = 44  # letters of a kernel's name, where there is room
@@ -30,20 +30,25 @@ def sentence(c: Comparison) -> str:
             "nevertheless and lists what differs."
         )
     if outcome == "undecided":
-        return f"Undecided: {step_times(c)} {c.evaluation.reason} {c.evaluation.remedy}"
-    return (
-        f"The step is {f'the same within {100 * c.tolerance:g} %' if outcome == 'same' else outcome}: {step_times(c)}"
-    )
+        doubt = "not certain" if c.evaluation.shift else "not tested"
+        return f"{step_times(c, doubt)} {c.evaluation.reason} {c.evaluation.remedy}"
+    return step_times(c, f"the same within {100 * c.tolerance:g} %" if outcome == "same" else "")
 
 
-def step_times(c: Comparison) -> str:
-    """State the steps that were evaluated, their ratio, and of how many runs they are."""
+def step_times(c: Comparison, doubt: str = "") -> str:
+    """State how many times faster or slower the step is, the steps that were evaluated, and of how many runs."""
     before, after = map(duration, c.steps_ns)
-    interval = f"{c.interval[0]:.3f} to {c.interval[1]:.3f}; " if c.evaluation.shift else ""
+    low, high = sorted((c.interval[0], c.interval[1]) if c.ratio > 1 else (1 / c.interval[1], 1 / c.interval[0]))
+    interval = f"{low:.2f}x to {high:.2f}x; " if c.evaluation.shift else ""
     return (
-        f"{before} before, {after} after; the mean {c.measured} step is {c.ratio:.3f} × as long "
+        f"{factor(c)}{doubt and f', {doubt}'}: {before} before, {after} after, mean {c.measured} steps "
         f"({interval}runs: {len(c.before.runs)} before, {len(c.after.runs)} after)."
     )
+
+
+def factor(c: Comparison) -> str:
+    """Return how many times faster or slower the later step is: 1.25x faster."""
+    return f"{max(c.ratio, 1 / c.ratio):.2f}x {'slower' if c.ratio > 1 else 'faster'}"
 
 
 def what_changed(c: Comparison) -> list[str]:

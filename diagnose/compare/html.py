@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.compare.compare import Comparison
-from diagnose.compare.format import sentence
+from diagnose.compare.format import factor, sentence
 from diagnose.compare.gate import GateResult
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports.charts import colour_of, legible
@@ -21,7 +21,7 @@ MAX_CHANGES = 40  # of a table
 MIN_BAR_SHARE = 0.005  # of the step: a smaller part of a bar is not seen
 _PILLS = {
     "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
-    "undecided": ("Undecided", "warn"), "not comparable": ("Not comparable", "warn"),
+    "undecided": ("Not certain", "warn"), "not comparable": ("Not comparable", "warn"),
 }  # fmt: skip
 _GATES = {
     "passed": ("Passed", "good"), "failed": ("Failed", "bad"), "undecided": ("Undecided", "warn"),
@@ -82,8 +82,8 @@ def _headline(c: Comparison) -> str:
         return "The two sides were not recorded alike"
     before, after = map(duration, c.steps_ns)
     if outcome == "undecided":
-        return f"Too few or too uneven runs to decide: {before} → {after}"
-    return f"The step is {'the same' if outcome == 'same' else outcome}: {before} → {after}"
+        return f"{factor(c)}, {'not certain' if c.evaluation.shift else 'not tested'}: {before} → {after}"
+    return f"{'The same' if outcome == 'same' else factor(c)}: {before} → {after}"
 
 
 def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:

@@ -33,6 +33,12 @@ RECORDED = {
 """Entries of ``Source.setup``, which captures hold."""
 
 
+MAY_BE_THE_CHANGE = frozenset(
+    {"list of arguments", "torch version", "number of CPU threads", "precision of float32 matrix products", "autocast"}
+)
+"""What somebody compares who changed it: a note then, no reason to refuse."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One thing that is not alike."""
@@ -40,6 +46,11 @@ class Difference:
     what: str
     before: str
     after: str
+
+    @property
+    def may_be_the_change(self) -> bool:
+        """Return whether the two sides may have been made to compare just this."""
+        return self.what in MAY_BE_THE_CHANGE
 
     def sentence(self) -> str:
         """Name it."""

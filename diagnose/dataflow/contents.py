@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
+from diagnose.dataflow.ignored import ignored_rows
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -16,7 +17,6 @@ __all__ = ["WorkOnNothing", "unread_results", "untouched_rows", "work_on_nothing
 MIN_COLUMNS = 32  # of one-hot rows: a product with few columns costs no more than a lookup
 MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes as long as a dense one
 MIN_PADDED = 0.1
-MIN_ZERO_ROWS = 0.5
 MIN_UNTOUCHED = 0.75  # of a table's rows: with fewer the dense form is as fast
 MAX_READ = 0.5  # of a result's elements: of more a slice before the operator saves little
 SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
@@ -66,10 +66,15 @@ class _Part(NamedTuple):
 
 
 def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
-    """Return the last step's work on nothing, the longest first. An operator counts with its largest share."""
+    """Return the last step's work on nothing, the longest first. An operator counts with its largest share.
+
+    Of rows without an effect those count that are not padding: these are cut off for all operators.
+    """
     largest: dict[int, _Part] = {}
     for part in _parts(graph):
-        if part.avoidable > largest.get(part.operator, part._replace(avoidable=0.0)).avoidable:
+        known = largest.get(part.operator, part._replace(avoidable=0.0))
+        beside = known.avoidable if (known.kind, part.kind) == ("padding", "ignored rows") else 0.0
+        if part.avoidable - beside > known.avoidable:
             largest[part.operator] = part
     groups: dict[tuple[Kind, Frame | None], list[_Part]] = defaultdict(list)
     for part in largest.values():
@@ -82,7 +87,8 @@ def _parts(graph: Graph) -> Iterator[_Part]:
     rows = list(graph.of_step(graph.last_step))
     yield from _products(graph, rows, graph.read_before())
     yield from _padding(graph, rows)
-    yield from _ignored_rows(graph, rows)
+    for one in ignored_rows(graph, rows):
+        yield _Part("ignored rows", one.operator, one.share, one.value, one.share)
     yield from _triangles(graph, rows)
     yield from _subnormal(graph, rows)
     yield from unread_results(graph, rows)
@@ -125,7 +131,8 @@ def _makers(graph: Graph, value: int) -> list[int]:
 def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     """Yield what is computed of positions that are padding in all rows of a batch.
 
-    A batch comes in, or operators of the step make it; what is computed of one, as a mask, is no other.
+    A batch comes in, or operators of the step make it; what is computed of one, as a mask, is no other. The targets of
+    a loss are none: the positions that they leave out go through no layer.
     """
     batches = {
         i: padded
@@ -138,18 +145,29 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
         if batch in covered:
             continue
         num, length = graph.values[batch].shape[:2]
-        reached = {batch}
+        reached, parts, meets_weights = {batch}, list[_Part](), False
         for i in rows:
             one = graph.operators[i]
             uses = (*one.reads, *one.writes)
             is_like = any(use.shape[:1] == (num,) and length in use.shape for use in one.writes)  # a mask of dropout
-            if reached.isdisjoint(graph.needs[i]) and not (is_like and one.draws):
-                continue
+            is_reached = not reached.isdisjoint(graph.needs[i])
             sizes = max((_positions(use, num, length) for use in uses), default=0)
-            if sizes:
+            if not sizes or not (is_reached or (is_like and one.draws)):
+                continue
+            parts.append(_Part("padding", i, 1 - (1 - padded) ** sizes, batch, padded))
+            if is_reached:
                 reached.update(use.value for use in one.writes)
-                covered |= reached
-                yield _Part("padding", i, 1 - (1 - padded) ** sizes, batch, padded)
+                is_forward = one.phase not in ("backward", "optimizer")
+                meets_weights = meets_weights or (is_forward and any(_is_weight(graph, use.value) for use in one.reads))
+        covered |= reached
+        yield from parts if meets_weights else ()
+
+
+def _is_weight(graph: Graph, value: int) -> bool:
+    """Return whether a value is a parameter, or converted from one."""
+    while (one := graph.producer(value)) is not None and is_copy(one) and one.reads:
+        value = one.reads[0].value
+    return graph.values[value].role == "parameter"
 
 
 def _padded(graph: Graph, value: int) -> float:
@@ -168,28 +186,6 @@ def _padded(graph: Graph, value: int) -> float:
 def _positions(use: Use, num: int, length: int) -> int:
     """Return how many dimensions of a tensor are the positions of a batch: two in attention, one or none."""
     return min(use.shape.count(length), 2) or int(num * length in use.shape)
-
-
-def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
-    """Yield operators of the backward pass with gradients that are zero in most rows, and those of the forward.
-
-    The rows of a forward operator's result have an effect all the same if something reads it that has no gradient.
-    """
-    for i in rows:
-        one = graph.operators[i]
-        if one.phase != "backward" or not is_arithmetic(one):
-            continue
-        for use in one.reads:
-            share = graph.values[use.value].zero_rows
-            if share >= MIN_ZERO_ROWS:
-                yield _Part("ignored rows", i, share, use.value, share)
-                if one.forward >= 0 and _is_only_for_gradients(graph, one.forward):
-                    yield _Part("ignored rows", one.forward, share, use.value, share)
-
-
-def _is_only_for_gradients(graph: Graph, i: int) -> bool:
-    readers = {j for use in graph.operators[i].writes for j in graph.readers[use.value]}
-    return all(graph.operators[j].phase == "backward" or graph.backward[j] for j in readers)
 
 
 def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:

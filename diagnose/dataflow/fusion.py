@@ -6,11 +6,12 @@ from the operators in it and from what it lies between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name, components, is_pointwise, is_reduction, num_bytes
-from diagnose.model.dataflow import Frame, Use
+from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, is_pointwise, is_reduction, num_bytes
+from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
 __all__ = ["Unfused", "unfused_clusters"]
@@ -30,7 +31,7 @@ _FORMS: tuple[tuple[Form, tuple[set[str], ...]], ...] = (
         ({"rsqrt", "sqrt", "reciprocal", "std", "var"}, {"mean", "var", "std", "var_mean", "std_mean", "sum"}),
     ),
     ("rotary embedding", ({"neg"}, {"cat"}, {"mul"})),
-    ("rotary embedding", ({"cos"}, {"sin"})),
+    ("rotary embedding", ({"cos"}, {"sin"}, {"neg"})),  # without a rotated half they are features
     ("gated activation", ({"sigmoid", "silu"}, {"mul"})),
     ("GELU", ({"tanh", "erf"}, {"mul"})),
 )
@@ -53,50 +54,105 @@ class Unfused(NamedTuple):
 
 def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
     """Return the clusters of the last step, the longest first. A phase's values may be kept for the backward pass."""
-    found: dict[tuple[Form, object], list[int]] = {}
+    found: dict[tuple[Form, object], list[list[int]]] = {}
     forms: dict[Frame, Form] = {}  # of the lines of the forward pass
     within: set[int] = set()
+    depth = _depths(graph)
     for phase in ("forward", "backward", "other"):
         members = {i for i in graph.of_step(graph.last_step) if graph.operators[i].phase == phase and _fuses(graph, i)}
-        joining = {use.value for i in members for use in graph.operators[i].writes if _is_inner(graph, use.value, i)}
-        within |= joining
-        for cluster in components(graph, members, joining.__contains__):
-            form = _form(graph, cluster)
-            if len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
-                lines = graph.work(cluster).lines
-                if form == "pointwise" and phase == "backward":
-                    form = next((forms[line] for line in lines if line in forms), form)
-                elif form != "pointwise":
+        made = ((use.value, i) for i in members for use in graph.operators[i].writes)
+        joining = {value for value, i in made if _is_inner(graph, value, i, depth)}
+        for whole in components(graph, members, joining.__contains__):
+            form, cluster = _formed(graph, whole, forms if phase == "backward" else None)
+            lines = graph.work(cluster).lines
+            is_backward_of_form = phase == "backward" and form != "pointwise"
+            if is_backward_of_form or len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
+                if form != "pointwise":
                     forms |= dict.fromkeys(lines, form)
                 where = tuple((line.file, line.function) for line in lines[:1])
-                found.setdefault((form, where), []).extend(cluster)
-    records = (_record(graph, form, rows, within) for (form, _), rows in found.items())
+                found.setdefault((form, where), []).append(cluster)
+                within |= _inside(graph, cluster) & joining
+    records = (_record(graph, form, clusters, within) for (form, _), clusters in found.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form] | None) -> tuple[Form, list[int]]:
+    """Return what a cluster computes, and the operators that do: those of one call of the script's function.
+
+    ``forms`` are those of the forward pass's lines: no script writes its backward pass out, so what that computes
+    follows from them. None for another pass.
+    """
+    operators = graph.operators
+    if forms is not None:
+        mine = [i for i in cluster if operators[i].place in forms]
+        return (forms[operators[mine[0]].stack[0]], mine) if mine else ("pointwise", cluster)
+    form = _form(graph, cluster)
+    if form in ("pointwise", "attention"):
+        return form, cluster
+    names = set.union(*next(sets for each, sets in _FORMS if each == form and _fits(graph, cluster, sets)))
+    called = Counter(_call(operators[i]) for i in cluster if base_name(operators[i]) in names)
+    first = called.most_common(1)[0][0]
+    return form, [i for i in cluster if _call(operators[i]) == first]
+
+
+def _call(one: Operator) -> object:
+    """Return the call of the script's function that an operator runs in."""
+    return (one.place and (one.place.file, one.place.function)), one.stack[1:]
+
+
+def _inside(graph: Graph, cluster: list[int]) -> set[int]:
+    """Return the values of a cluster that no other operator of its phase reads."""
+    phase, inside = graph.operators[cluster[0]].phase, set(cluster)
+    values = {use.value for i in cluster for use in graph.operators[i].writes}
+    return {v for v in values if all(i in inside or graph.operators[i].phase != phase for i in graph.readers[v])}
 
 
 def _fuses(graph: Graph, i: int) -> bool:
     one = graph.operators[i]
-    return graph.computes(i) and (is_pointwise(one) or is_reduction(one))
+    return graph.computes(i) and (is_pointwise(one) or is_reduction(one) or _is_cast(graph, one))
 
 
-def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
-    """Return whether a single operator of the same phase reads a value, and it is one that fuses.
+def _is_cast(graph: Graph, one: Operator) -> bool:
+    """Return whether all an operator does is to write its input in another type."""
+    if not is_copy(one) or len(one.reads) != 1 or len(one.writes) != 1:
+        return False
+    read, written = one.reads[0], one.writes[0]
+    devices = {graph.values[use.value].device for use in (read, written)}
+    return read.dtype != written.dtype and len(devices) == 1
+
+
+def _depths(graph: Graph) -> list[int]:
+    """Return how many operators that do not fuse lie one behind the other before each: one kernel has no two depths."""
+    depth: list[int] = []
+    fuses = [graph.operators[i].is_view or _fuses(graph, i) for i in range(len(graph.operators))]
+    for values in graph.needs:
+        before = (graph.values[value].producer for value in values)
+        depth.append(max((depth[i] + (not fuses[i]) for i in before if 0 <= i < len(depth)), default=0))
+    return depth
+
+
+def _is_inner(graph: Graph, value: int, made_by: int, depth: Sequence[int]) -> bool:
+    """Return whether only operators of the same phase that fuse read a value: one, or several of its own depth.
 
     Those named "full_like" and the like take the shape alone.
     """
     one = graph.operators[made_by]
     others = (i for i in graph.readers[value] if graph.operators[i].phase == one.phase)
     readers = [i for i in others if not base_name(graph.operators[i]).endswith("_like")]
-    is_read_once = len(readers) == 1 and _fuses(graph, readers[0])
-    return is_read_once and not graph.lives_on[value] and graph.values[value].shape != ()
+    fuse = bool(readers) and all(_fuses(graph, i) for i in readers)
+    joins = fuse and (len(readers) == 1 or all(depth[i] == depth[made_by] for i in readers))
+    return joins and not graph.lives_on[value] and graph.values[value].shape != ()
 
 
 def _form(graph: Graph, cluster: list[int]) -> Form:
     """Return what a cluster computes, by its operators and its neighbours."""
-    names = {base_name(graph.operators[i]) for i in cluster}
-    fits = (form for form, sets in _FORMS if not any(map(names.isdisjoint, sets)))
-    form: Form = next(fits, "pointwise")
+    form: Form = next((form for form, sets in _FORMS if _fits(graph, cluster, sets)), "pointwise")
     return "attention" if form != "loss" and _attends(graph, cluster) else form
+
+
+def _fits(graph: Graph, cluster: list[int], sets: Iterable[set[str]]) -> bool:
+    names = {base_name(graph.operators[i]) for i in cluster}
+    return not any(map(names.isdisjoint, sets))
 
 
 def _attends(graph: Graph, cluster: list[int]) -> bool:
@@ -123,14 +179,29 @@ def _products(graph: Graph, rows: Iterable[int]) -> tuple[set[int], set[int]]:
     return made_by & batched, readers & batched
 
 
-def _record(graph: Graph, form: Form, rows: list[int], within: set[int]) -> Unfused:
-    uses = [use for i in rows for use in (*graph.operators[i].reads, *graph.operators[i].writes)]
+def _record(graph: Graph, form: Form, clusters: Sequence[list[int]], within: set[int]) -> Unfused:
+    rows = [i for cluster in clusters for i in cluster]
+    moved = sum(num_bytes(use) for i in rows for use in (*graph.operators[i].reads, *graph.operators[i].writes))
     attending = rows if form == "attention" else []
     sizes = {num_elements(use.shape) for use in _scores(graph, attending)}
     return Unfused(
         kind=form,
         work=graph.work(rows),
-        bytes_not_moved=sum(num_bytes(use) for use in uses if use.value in within or num_elements(use.shape) in sizes),
-        bytes_moved=sum(map(num_bytes, uses)),
+        bytes_not_moved=moved - sum(_bytes_needed(graph, cluster, within, sizes) for cluster in clusters),
+        bytes_moved=moved,
         products=tuple(sorted(set.union(*_products(graph, attending)))),
     )
+
+
+def _bytes_needed(graph: Graph, cluster: list[int], within: set[int], scores: set[int]) -> int:
+    """Return what one fused operator reads and writes: what comes in and what goes out, once, but no ``scores``.
+
+    In the backward pass it also reads what it computes the values again from that the forward pass has kept: about as
+    much as the largest of them.
+    """
+    inside, operators = set(cluster), [graph.operators[i] for i in cluster]
+    uses = {("read", use.value): use for one in operators for use in one.reads}
+    uses |= {("written", use.value): use for one in operators for use in one.writes}
+    outer = [use for use in uses.values() if use.value not in within and num_elements(use.shape) not in scores]
+    kept = [use for use in uses.values() if use.value in within and graph.values[use.value].producer not in inside]
+    return sum(map(num_bytes, outer)) + max(map(num_bytes, kept), default=0)

@@ -33,6 +33,7 @@ class DeadWork(NamedTuple):
     is_certain: bool
     parameters: tuple[str, ...] = ()  # of which gradients are taken, and which no optimizer changes
     avoidable: float = 1.0  # share of the operators' time
+    with_inner: bool = False  # what these operators call goes whole: the sums of a bias's gradient
 
 
 class _Place(NamedTuple):
@@ -98,7 +99,10 @@ def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gr
                 lines = _parting(one, _start_of_backward(graph, i))
                 found.setdefault(_Place("gradient", *lines, surely == needed), []).append(i)
     for place, rows in found.items():
-        yield DeadWork("gradient", graph.work(rows), *place[1:3], False, place.is_certain, avoidable=0.5)
+        sums = [use.value for i in rows for use in graph.operators[i].writes if len(graph.values[use.value].shape) == 1]
+        is_needed = any(_stays(graph, v, with_gradients) or not live.isdisjoint(graph.readers[v]) for v in sums)
+        lines = place[1:3]
+        yield DeadWork("gradient", graph.work(rows), *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
 
 
 def _end_in_backward(graph: Graph, group: list[int]) -> tuple[Frame | None, Frame | None]:

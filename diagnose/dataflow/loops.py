@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name
+from diagnose.dataflow.graph import Graph, Work, base_name, is_product
 from diagnose.model.dataflow import Frame
 
 __all__ = ["Loop", "loops"]
@@ -31,10 +32,12 @@ class Loop(NamedTuple):
     kind: Literal["independent", "recurrent"]
     work: Work
     line: Frame  # the first one in the body
+    called: tuple[Frame, ...]  # lines that all of it is called through, outermost first: the loop may be in one
     num_calls: int
     longest_chain: int  # of calls, each of which needs the one before
     same_shapes: bool  # of all calls: they can be stacked
     same_weights: bool  # otherwise their weights have to be stacked too
+    of_model: bool  # its turns read parameters or gradients outside of modules: averages, norms, penalties
     overhead_share: float  # what calling operators costs at least, of the step: what fewer calls would save
 
 
@@ -42,10 +45,9 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
     """Return the loops of the last step, the longest first."""
     sites: dict[Site, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
-        one = graph.operators[i]
-        if one.phase != "optimizer":
-            for level in range(len(one.stack)):
-                sites[one.stack[level:]].append(i)
+        stack = graph.operators[i].stack
+        for level in range(len(stack)):
+            sites[stack[level:]].append(i)
     bodies: dict[tuple[str, Site, int], list[Site]] = defaultdict(list)
     counts = {site: _num_calls(graph, site, rows) for site, rows in sites.items()}
     for site, num in counts.items():
@@ -105,14 +107,31 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | N
         kind=kind,
         work=graph.work(rows),
         line=min((site[0] for site in body), key=lambda frame: frame.line),
+        called=_called(graph, len(body[0]), [i for each in calls for i in each]) if len(body) == 1 else (),
         num_calls=num,
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
         same_weights=len(_largest_layer(graph, members)) == num,
+        of_model=2 * sum(_reads_model(graph, i) for i in computing) >= num,
         overhead_share=(1 - 1 / num)
         * (len(computing) * graph.cheapest_ns() + viewing)
         / max(graph.step_ns[graph.last_step], 1),
     )
+
+
+def _called(graph: Graph, depth: int, operators: list[int]) -> tuple[Frame, ...]:
+    """Return the lines below a site of so many frames that all of its operators are called through."""
+    stacks = {graph.operators[i].stack for i in operators}
+    below = zip(*(stack[::-1][depth:] for stack in stacks), strict=False)  # as far as the shortest of them
+    return tuple(lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, below))
+
+
+def _reads_model(graph: Graph, operator: int) -> bool:
+    """Return whether an operator outside of modules works on elements of a parameter or a gradient."""
+    one = graph.operators[operator]
+    if one.module or one.phase == "backward" or is_product(one):
+        return False
+    return any(graph.values[value].role in ("parameter", "gradient") for value in graph.needs[operator])
 
 
 def _collected(graph: Graph, calls: list[int], rows: Sequence[int]) -> set[int]:

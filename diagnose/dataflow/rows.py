@@ -13,11 +13,11 @@ from diagnose.dataflow.graph import Graph, Work, base_name, is_pointwise, plain_
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
-__all__ = ["EqualRows", "equal_rows"]
+__all__ = ["BY_ROW", "EqualRows", "equal_rows"]
 
 MIN_REPEATED = 0.5  # of the rows: with fewer, the work moved before the gather also does rows that it leaves out
 _GATHERS = frozenset({"index_select", "index", "embedding", "repeat", "repeat_interleave", "_to_copy", "clone"})
-_BY_ROW = {"mm": 0, "linear": 0, "addmm": 1, "_addmm": 1}  # products, and which argument has the rows
+BY_ROW = {"mm": 0, "linear": 0, "addmm": 1, "_addmm": 1}  # products, and which argument has the rows
 
 
 class EqualRows(NamedTuple):
@@ -102,8 +102,8 @@ def _joined(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | Non
 def _by_row(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | None:
     """Return the origin of the rows that become the rows of the result, None if there is none or others join them."""
     rows, name = _num_rows(one.writes[0]), base_name(one)
-    if name in _BY_ROW:
-        read = one.reads[_BY_ROW[name] :][:1]
+    if name in BY_ROW:
+        read = one.reads[BY_ROW[name] :][:1]
     elif is_pointwise(one) and name != "cat":
         read = tuple(use for use in one.reads if len(use.shape) > 1 and _num_rows(use) > 1)
     else:

@@ -20,7 +20,7 @@ from diagnose.errors import OutputError, missing_extra
 from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
-from diagnose.model.files import cannot_write, printable, write_bytes
+from diagnose.model.files import cannot_write, check_folder, printable, write_bytes
 from diagnose.model.intervals import Intervals, among, covered
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
@@ -53,10 +53,7 @@ def check_log(folder: Path, *, force: bool) -> None:
         raise missing_extra("A log folder of TensorBoard is to be written", "tensorboard")
     if not is_utf8(str(folder)):
         raise OutputError(f"The path {printable(folder)} is not UTF-8, which TensorBoard cannot write; name another.")
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{printable(folder)} is a file; name a folder for --tensorboard.")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
+    check_folder(folder, force=force)
 
 
 def write_log(folder: Path, captures: Sequence[Capture], shown: Capture, *, force: bool) -> None:

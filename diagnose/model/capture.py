@@ -32,12 +32,12 @@ from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,
     Count,
+    DequeRecord,
     FileName,
     FlagsRecord,
     GpuRecord,
     LoadedRecord,
     LoaderRecord,
-    LookupRecord,
     Milliseconds,
     NvmlRecord,
     OptimizerRecord,
@@ -214,7 +214,7 @@ class Capture:
     loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
     seeded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: draws by nothing but a seed
-    lookups: Mapping[str, tuple[LookupRecord, ...]] = field(default_factory=dict)  # of a file: tests in lists
+    deques: Mapping[str, tuple[DequeRecord, ...]] = field(default_factory=dict)  # of a file: where they are indexed
     dataflow: Dataflow | None = None
 
     @property

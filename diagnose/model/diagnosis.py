@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from diagnose.errors import DiagnoseError
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
+from diagnose.model.intervals import Intervals
 from diagnose.model.limits import Doubt, TrialMethod
 from diagnose.model.locations import Example, Where
 from diagnose.model.rules import Legend
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_RANGE", "Confidence", "CriticalPath", "CrossCheck", "Diagnosis", "Example", "Facts", "Finding", "Forecast",
     "IgnoredFinding", "Partition", "PathSegment", "PlainSteps", "Prescription", "Promise", "Queue", "RankSummary",
-    "Renderers", "Source", "Trial", "Verdict", "Waterfall", "Where", "bind_renderers", "middle_ns",
+    "Removal", "Renderers", "Source", "Trial", "Verdict", "Waterfall", "Where", "bind_renderers", "middle_ns",
 ]  # fmt: skip
 
 
@@ -125,6 +126,15 @@ NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False
 
 
+class Removal(NamedTuple):
+    """What goes with operators that a step could do without, also where the device hides the host's time for them."""
+
+    host: Intervals  # the host's time
+    waits: Rows  # blocking calls, rows of the trace
+    tasks: Rows  # of the device, rows of Tasks
+    spared_ns: Floats  # of each of these tasks
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that holds the step back."""
@@ -142,6 +152,7 @@ class Finding:
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
     operators: tuple[int, ...] = field(default=(), compare=False, repr=False)  # of the data flow, that its title names
+    without: Removal | None = field(default=None, compare=False, repr=False)  # where the data flow shows it
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     worth_ns: float = 0.0  # what a step without it saves: findings are ordered by it
@@ -270,6 +281,7 @@ class Source:
     setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
     loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
     accelerator: str = ""  # that operators ran on, and whose tasks the file lacks
+    recorded_at: str = ""  # when the recorded run began, ISO 8601 in UTC; "" where that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +379,19 @@ class Diagnosis:
         """Print the text report to standard output."""
         print(_renderers().text(self))
 
+    def figure(self, name: str) -> Any:
+        """Return a figure of plotly: step, queue, waterfall, kernels, ranks, memory or trials.
+
+        Raises:
+            InputError: plotly is not installed; the extra `plots` has it.
+            UsageError: no figure has this name, or the diagnosis has no data for it.
+        """
+        return _renderers().figure(self, name)
+
+    def figures(self) -> dict[str, Any]:
+        """Return every figure that there is data for, by name; raises as `figure`."""
+        return _renderers().figures(self)
+
     def _repr_html_(self) -> str:
         """Return the report for a notebook: without its charts, in a frame."""
         return _renderers().notebook(self)
@@ -379,6 +404,8 @@ class Renderers(NamedTuple):
     notebook: Callable[[Diagnosis], str]
     json: Callable[[Diagnosis], str]
     text: Callable[[Diagnosis], str]
+    figure: Callable[[Diagnosis, str], Any]
+    figures: Callable[[Diagnosis], dict[str, Any]]
 
 
 _bound: list[Renderers] = []

@@ -21,8 +21,8 @@ from diagnose.kernels._atomic_write import PRIVATE, NewFile, move_new
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = [
-    "DISK_ERRORS", "SPACE", "NewFile", "Reservation", "cannot_write", "check_distinct", "check_file", "is_stream",
-    "move_new", "open_private", "printable", "reason", "replace_private", "write_bytes", "write_file",
+    "DISK_ERRORS", "SPACE", "NewFile", "Reservation", "cannot_write", "check_distinct", "check_file", "check_folder",
+    "is_stream", "move_new", "open_private", "printable", "reason", "replace_private", "write_bytes", "write_file",
 ]  # fmt: skip
 
 
@@ -161,10 +161,14 @@ REMEDIES = {
 }
 
 
+_OWN_PAGE = b'<meta name="generator" content="diagnose">'
+
+
 def check_file(path: Path, *, force: bool) -> None:
     """Make sure that ``path`` can be written, without writing it.
 
-    A symbolic link counts as a file that exists; ``force`` replaces the link and leaves alone what it leads to.
+    A symbolic link counts as a file that exists; ``force`` replaces the link and leaves alone what it leads to. A page
+    of ours can be made again, so that another takes its place without ``force``.
 
     Raises:
         OutputError: it exists already and ``force`` is off, it is no place for a file, or cannot be written.
@@ -180,7 +184,7 @@ def check_file(path: Path, *, force: bool) -> None:
             return
         if _is_among_devices(path):
             raise OutputError(f"{name} lies in a folder of the system; name a file elsewhere.")
-        if os.path.lexists(path) and not force:
+        if os.path.lexists(path) and not force and not _is_own_page(path):
             raise _exists_already(path)
         folder = printable(path.parent)
         if not path.parent.is_dir():
@@ -221,7 +225,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, force: bool) -> No
             return
         with NewFile(path) as new:
             new.file.write(data)
-            new.publish(force=force)
+            new.publish(force=force or _is_own_page(path))
     except FileExistsError as error:
         raise _exists_already(path) from error
     except OSError as error:
@@ -248,6 +252,18 @@ def open_private(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb")
 
 
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Make sure that nothing in a folder is lost or mixed with another's; it need not exist.
+
+    Raises:
+        OutputError: it holds something and ``force`` is off, or it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{printable(folder)} is a file; name a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
+
+
 def is_stream(path: Path) -> bool:
     """Return whether ``path`` is a pipe, a terminal or another device that takes bytes, which no file may replace."""
     mode = _mode(path)
@@ -269,6 +285,17 @@ def reason(error: OSError | ValueError) -> str:
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
     return middle(one_line(str(path)), MAX_PATH_CHARS)
+
+
+def _is_own_page(path: Path) -> bool:
+    """Return whether a path is an HTML page that we wrote, itself and not by a link."""
+    try:
+        if path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return _OWN_PAGE in file.read(4096).partition(b"<title>")[0]
+    except OSError:
+        return False
 
 
 def _exists_already(path: Path) -> OutputError:

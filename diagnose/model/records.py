@@ -18,9 +18,10 @@ from diagnose.errors import InputError
 from diagnose.text.plain_text import middle
 
 __all__ = [
-    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "ExpressionRecord", "FileName",
-    "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord", "LookupRecord", "Milliseconds",
-    "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode", "fitting",
+    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "DequeRecord",
+    "ExpressionRecord", "FileName", "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord",
+    "Milliseconds", "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode",
+    "fitting",
 ]  # fmt: skip
 
 
@@ -186,15 +187,13 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spread: tuple[str, ...] | None = None  # keys that a ** passes; None where they are not known
 
 
-class LookupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A test in a list, or an index into a deque; ``made``: what builds a list, where a set can stand in its place."""
+class DequeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A place that indexes a deque."""
 
     line: Count
     last: Count
     name: str
     built: Count  # line
-    indexed: bool = False
-    made: CallRecord | None = None
 
 
 class LoadingCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -231,6 +230,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sampler: str | None = None
     collate_fn: str | None = None
     batches_by: tuple[str, Count, Count, str] | None = None  # what makes them: file, first and last line, function
+    chosen_by: tuple[tuple[str, Count, Count, str], ...] = ()  # the same of what chooses their samples: own samplers
     num_batches: Count | None = None
     comes_again: bool | None = None  # the loop over it is in another one, so that samples are loaded more than once
     batches_seen: Count | None = None
@@ -297,6 +297,7 @@ class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     deterministic_algorithms: bool | None = None
     num_threads: Count | None = None
     bfloat16: bool | None = None  # whether the CPU has instructions for products in it
+    mkl: bool | None = None  # whether it is MKL that transforms and multiplies on the CPU
     page_fault_ns: Amount | None = None  # that a page fault takes where this process's threads write to new memory
     cores: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None  # that this rank can use: affinity, quotas, other ranks
     allocator: str | None = None

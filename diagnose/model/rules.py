@@ -102,6 +102,7 @@ class RuleMeta(NamedTuple):
     inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
     awaits_ranks: bool = False  # its time is waiting for other ranks, and not the rank's own
     paced_by: Literal["", "host", "dispatch"] = ""  # grows where a host executes the same more slowly; of it, operators
+    is_pace: bool = False  # how fast launches come, whatever issues them: lines that do explain it
     cause: Cause = "tasks"
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
     former: tuple[tuple[str, str], ...] = ()  # kinds of findings (facts), and the rule that named each before

@@ -20,8 +20,8 @@ from diagnose.monitor.run_folder import HeldLine, HeldMemory, NamedHolder, Recor
 from diagnose.text.numbers import enumeration
 
 if TYPE_CHECKING:
-    from diagnose.capture.dataflow.holders import Holder
     from diagnose.model.dataflow import Dataflow
+    from diagnose.monitor.holders import Holder
 
 
 # Two steps that are recorded as a program when memory grows.
@@ -53,11 +53,13 @@ class MemoryWindow:
 
     def finish(self) -> Recorded:
         """End the recording at a step boundary, and return what it shows."""
+        from diagnose.monitor.holders import holders  # needs torch
+
         memory: HeldMemory | None = None
         try:
-            holders = self._window.holders()
+            found = holders(self._window)
             self._window.stop()
-            memory = None if self._note else self._held(self._window.result(), holders)
+            memory = None if self._note else self._held(self._window.result(), found)
         except Exception as error:
             self._fail(error)
         return replace(self._asked, note=self._note, memory=memory)
@@ -83,7 +85,7 @@ class MemoryWindow:
 
 
 def _named(one: Holder, running: Collection[str]) -> NamedHolder:
-    from diagnose.capture.dataflow.holders import storing_lines
+    from diagnose.monitor.holders import storing_lines
 
     return NamedHolder(one.name, one.kind, one.num, one.keeps_graph, one.file, storing_lines(one, running))
 

@@ -282,10 +282,11 @@ def costs_more(finding: Finding) -> bool:
     """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
 
     A wait for the device takes the host's lead, and later idle time is its echo; so does Python or a collection while
-    the device is still busy. Superfluous kernels take the host's time as well, which issues them.
+    the device is still busy. Superfluous kernels and operators take the host's time as well, which issues them.
     """
     rule = analyzers.META[finding.rule]
-    return rule.cause in TAKES_LEAD or (rule.kind == "kernel" and len(finding.tasks) > 0)
+    issues = (rule.kind == "kernel" and len(finding.tasks) > 0) or finding.without is not None
+    return rule.cause in TAKES_LEAD or issues
 
 
 def _stated(t: Tables, f: Finding, step_ns: float) -> Finding:

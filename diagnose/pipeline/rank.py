@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from diagnose import analyzers
 from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.idle_findings import of_recording
-from diagnose.answer.ranking import answering, in_order, worth_ns
+from diagnose.answer.ranking import answering, beside_lines, in_order, worth_ns
 from diagnose.answer.screen import MOSTLY, with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
@@ -153,7 +153,7 @@ def _valued(rank: RankFindings, *, draw: bool, alone: bool) -> _Valued:
         if not costs_more(f) or max(f.lost_ns, relief_ns or 0.0) >= least_ns:
             with_relief = replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=relief_ns)
             found.append(replace(with_relief, worth_ns=worth_ns(with_relief, META[f.rule])))
-    found = in_order(found)
+    found = in_order(beside_lines(found, META))
     with noting("replay", notes):
         steps_after = waterfall(t, found, replayed, rank.rare_ns, combine=draw)  # of what is listed
     named = {f.rule for f in found}
@@ -388,6 +388,7 @@ def source_of(t: Tables) -> Source:
         samples=as_facts(info.nvml),
         setup=_setup(info),
         loading=as_facts(info.loader.counters),
+        recorded_at=info.started_at,
     )
 
 

@@ -39,7 +39,7 @@ from diagnose.replay.unrecorded import (
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import steady_beside, steps_of_run, unprofiled_steps, warm
-from diagnose.tables.run_steps import MIN_RATIO, Variation, variation
+from diagnose.tables.run_steps import MIN_RATIO, MIN_RUN_STEPS, PLAIN, Variation, usable_steps, variation
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
@@ -92,8 +92,9 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
     if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms or _varies(t) is not None:
         return None
     recorded, plain = 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
+    host_ns = _plain_host_ns(t)
     if recorded < MIN_RATIO_TO_CORRECT * plain:
-        return None
+        return unrecorded(t, float("inf"), host_ns=host_ns) if replay_base(t).is_reliable else None
     # Of the steps that other things disturbed least; and what is certain, 95 %: both sides are of few steps.
     quickest = (quantiles(np.array(times), UNDISTURBED)[0] for times in (info.light_ms, info.unprofiled_ms))
     undisturbed_ns = 1e6 * float(next(quickest) - next(quickest))
@@ -101,7 +102,19 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
         return unrecorded_host(t, plain, undisturbed_ns)
     error_ns = hypot(recorded * mean_error(info.light_ms), plain * mean_error(info.unprofiled_ms))
     certain_ns = max(recorded - plain - error_ns, 0.0)
-    return unrecorded(t, plain, undisturbed_ns, certain_ns) if replay_base(t).is_reliable else None
+    return unrecorded(t, plain, undisturbed_ns, certain_ns, host_ns) if replay_base(t).is_reliable else None
+
+
+def _plain_host_ns(t: Tables) -> float:
+    """Return what the host takes at most for a step that is not recorded, ns; infinity where that is not known.
+
+    Its quickest step waited least for room in the device's queue, as one behind a wait for the device.
+    """
+    run = t.capture.run
+    if t.device_id < 0 or run is None:
+        return float("inf")
+    took = run.took_ns[usable_steps(run, t.capture) & (run.state == PLAIN)]
+    return float(took.min()) if len(took) >= MIN_RUN_STEPS else float("inf")
 
 
 def recording_note(recorded_ns: float, usual_ns: float) -> str:

@@ -128,7 +128,7 @@ def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[flo
         return None
     part = f"{percent(least, 0)} to {percent(most, 0)}" if least < most else f"{percent(most, 0)}"
     assumption = f"Assumes that the change removes {part} of this cause."
-    limit_ns = limit_of(t, finding, frees_host=cause in FREES_HOST)
+    limit_ns = limit_of(t, finding, frees_host=cause in FREES_HOST or finding.without is not None)
     if cause == "device-wait":
         assumption, limit_ns = "Nothing else needs the value at once.", t.steps.step_ns
     return Effect(remove_cause(t, finding, cause, least), transform, limit_ns, assumption)

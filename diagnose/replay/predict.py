@@ -125,16 +125,17 @@ def _behind_recording(t: Tables, before: Graph, after: Graph) -> float:
     """Return what a change saves where the device hid what recording costs the host, ns; 0 where it did not.
 
     Where steps take no longer while they are recorded, the device was the limit, and what an event costs the host is
-    not known. A change that makes the host the limit then saves more than a replay with the recorded host shows.
+    not known, or only what it costs at least. A change that makes the host the limit then saves more than a replay
+    with that host shows.
     """
-    info, base = t.capture.info, replay_base(t)
-    if t.device_id < 0 or info is None or not info.light_ms or not info.unprofiled_ms or t.capture.event_cost_ns:
+    info, base, cost_ns = t.capture.info, replay_base(t), HIDDEN_EVENT_NS - t.capture.event_cost_ns
+    if t.device_id < 0 or info is None or not info.light_ms or not info.unprofiled_ms or cost_ns <= 0:
         return 0.0
     if np.median(info.light_ms) > MAX_RATIO_HIDDEN * np.median(info.unprofiled_ms):
         return 0.0
 
     def step(graph: Graph) -> float:
-        cheaper = without_events(base.t, graph, HIDDEN_EVENT_NS)
+        cheaper = without_events(base.t, graph, cost_ns)
         return base.period_of(cheaper, simulate(cheaper))
 
     return step(before) - step(after)

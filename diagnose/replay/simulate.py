@@ -31,7 +31,7 @@ from diagnose.tables import Tables
 
 __all__ = [
     "Contraction", "CriticalPath", "Offsets", "categories", "contract", "critical_path", "on_path", "owners",
-    "path_report", "period_ns", "shares", "simulate",
+    "path_report", "period_ns", "shares", "simulate", "step_ends",
 ]  # fmt: skip
 
 # The critical path: the chain of nodes that the length of the window follows from, and its segments in one step.
@@ -420,7 +420,12 @@ def period_ns(graph: Graph, times: Times, owner: npt.NDArray[np.intp]) -> float:
     num = int(owner.max()) + 1 if len(owner) else 1
     if num < MIN_PERIOD_ENDS:
         return times.window_ns / num
-    done = np.full(num, float(graph.start[0]))
-    np.maximum.at(done, owner, times.end)
-    done = np.maximum.accumulate(done)
+    done = step_ends(graph, times, owner)
     return float(done[-1] - done[0]) / (num - 1)
+
+
+def step_ends(graph: Graph, times: Times, owner: npt.NDArray[np.intp]) -> Floats:
+    """Return when each step ends, host and device done, and all before it."""
+    done = np.full(int(owner.max()) + 1, float(graph.start[0]))
+    np.maximum.at(done, owner, times.end)
+    return np.maximum.accumulate(done)

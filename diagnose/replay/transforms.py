@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Mask, Rows
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Finding, Removal
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, union
 from diagnose.model.rules import HOST_WORK, Cause
@@ -129,14 +129,20 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     """Return the change that takes ``fraction`` (0 to 1) of a finding's cause away, None where no graph shows it.
 
     Host work, hidden under the device or not, and pauses shrink by the fraction; copies and collectives by that share
-    of their exposed time; kernels by that share of what the finding counts as lost in them. A wait for the device is
-    dropped whole: it cannot be halved.
+    of their exposed time; kernels by that share of what the finding counts as lost in them, with the host time that
+    goes with them. A wait for the device is dropped whole: it cannot be halved.
     """
     key = ("remove cause", finding.rule, finding.lost_ns, cause, fraction, transfer_share(finding))
     return t.cached(key, lambda: _remove_cause(t, finding, cause, fraction))
 
 
 def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
+    if finding.without is not None and t.device_id >= 0:
+        return _without_operators(t, finding.without, fraction)
+    return _without_cause(t, finding, cause, fraction)
+
+
+def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
     rows = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     if cause == "device-wait":
@@ -152,6 +158,25 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause in ("collective", "copy"):
         return _of_exposed(t, cause, pieces, fraction * transfer_share(finding))
     return _of_kernels(t, finding, fraction)
+
+
+def _without_operators(t: Tables, removal: Removal, fraction: float) -> Transform | None:
+    """Return the change that takes ``fraction`` of operators away; their waits go whole, as none can be halved."""
+    if not fraction:
+        return None
+    length = (t.tasks.end - t.tasks.start)[removal.tasks]
+    whole = np.sort(t.tasks.row[removal.tasks[removal.spared_ns >= length]])
+    rows, less = _sorted(t.tasks.row[removal.tasks], fraction * removal.spared_ns)
+
+    def transform(graph: Graph) -> Graph:
+        if len(rows):
+            graph = scale_pauses(shorten_tasks(graph, rows, less), whole, 1 - fraction)
+        if len(removal.waits):
+            share = np.full(len(removal.waits), fraction)
+            graph = shorten_calls(drop_waits(graph, removal.waits), removal.waits, share)
+        return scale_host(graph, removal.host, 1 - fraction) if len(removal.host.start) else graph
+
+    return transform
 
 
 def _without_frees(t: Tables, shrunk: Transform) -> Transform:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, Samples
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.model.intervals import distinct, union
+from diagnose.model.intervals import among, distinct, union
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Times
-from diagnose.replay.simulate import owners, period_ns, simulate
+from diagnose.replay.simulate import owners, period_ns, simulate, step_ends
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
@@ -40,6 +40,7 @@ MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to
 MIN_COST_EXPLAINED = 0.6  # of what recorded steps are longer
 MIN_EXPLAINED_UNDISTURBED = 0.4  # of that by the steps which other things disturbed least
 PRECISION_NS = 20.0  # of the cost of an event
+HOST_EDGES = (Edge.THREAD, Edge.HANDOFF, Edge.CALL)
 
 
 class Unrecorded(NamedTuple):
@@ -52,16 +53,21 @@ class Unrecorded(NamedTuple):
 
 
 def unrecorded(
-    t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0, certain_ns: float = float("inf")
+    t: Tables,
+    unprofiled_ns: float,
+    undisturbed_ns: float = 0.0,
+    certain_ns: float = float("inf"),
+    host_ns: float = float("inf"),
 ) -> Unrecorded | None:
     """Return the capture without the cost of recording it, None where the replay takes no such cost for a step's.
 
-    ``unprofiled_ns`` is what a step takes without the profiler. Where even the highest plausible cost of an event does
-    not explain most of the difference, something else made recorded steps slow too, and ``undisturbed_ns`` is taken
-    out: how much longer the least disturbed steps were while they were recorded. Where little of that is explained, the
-    steps stay. ``certain_ns`` is how much longer recorded steps are at least. Where the host waits for the device, what
-    it no longer does for the profiler it waits, so a much lower cost of an event explains nearly as much: its error
-    is the distance to the lowest that does.
+    ``unprofiled_ns`` is what a step takes without the profiler, ``host_ns`` what the host takes at most for its
+    quickest one: a device that works longer than the host hides what recording costs, and the host's own steps show it.
+    Where even the highest plausible cost of an event does not explain most of the difference, something else made
+    recorded steps slow too, and ``undisturbed_ns`` is taken out: how much longer the least disturbed steps were while
+    they were recorded. Where little of that is explained, the steps stay. ``certain_ns`` is how much longer recorded
+    steps are at least. Where the host waits for the device, what it no longer does for the profiler it waits, so a much
+    lower cost of an event explains nearly as much: its error is the distance to the lowest that does.
     """
     graph = graph_of(t)
     if len(graph) < 2:
@@ -72,10 +78,14 @@ def unrecorded(
         return period_ns(graph, simulate(_cheaper(graph, number, cost_ns)), owner)
 
     recorded_ns = step(0.0)
-    high = _cost_ns(step, recorded_ns, unprofiled_ns, undisturbed_ns)
-    if high is None:
+    is_whole = t.steps.start[1:] >= t.steps.window[0]
+    by_host = _host_cost_ns(graph, owner, number, is_whole, host_ns) if is_whole.any() else None
+    by_step = _cost_ns(step, recorded_ns, unprofiled_ns, undisturbed_ns)
+    if by_host is None and by_step is None:
         return None
-    lowest = _cost_ns(step, recorded_ns, max(recorded_ns - certain_ns, unprofiled_ns), 0.0)
+    high = max(by_host or 0.0, by_step or 0.0)
+    lowest = _cost_ns(step, recorded_ns, max(recorded_ns - certain_ns, unprofiled_ns), 0.0) if by_step else high
+    lowest = max(lowest, by_host or 0.0) if lowest is not None else by_host
     changed = _cheaper(graph, number, high)
     times = simulate(changed)
     moved = _Moved(t, changed, times)
@@ -107,6 +117,24 @@ def _cost_ns(
         middle = (low + high) / 2
         low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
     return high
+
+
+def _host_cost_ns(graph: Graph, owner: Rows, number: Floats, is_whole: Mask, host_ns: float) -> float | None:
+    """Return what an event costs for the host to take so long for its quickest step, None where no such cost does.
+
+    ``is_whole`` says of each step but the first whether all of it lies in the graph.
+    """
+    alone = replace(
+        graph,
+        duration=np.where(graph.is_task, 0.0, graph.duration),
+        delay=np.where(among(graph.kind, HOST_EDGES), graph.delay, 0.0),
+    )
+
+    def step(cost_ns: float) -> float:
+        cheaper = _cheaper(alone, number, cost_ns)
+        return float(np.diff(step_ends(cheaper, simulate(cheaper), owner))[is_whole].min())
+
+    return _cost_ns(step, step(0.0), host_ns, 0.0)
 
 
 def unrecorded_host(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> Unrecorded | None:
@@ -256,10 +284,14 @@ class _Moved:
         return self._host.get(self._t.main) or next(iter(self._host.values()), self._device)
 
     def _knots(self, nodes: Rows) -> tuple[Ints, Floats]:
-        """Return measured times of a lane's nodes and their times in the replay, both rising."""
+        """Return measured times of a lane's nodes and their times in the replay, both rising; the window's end too.
+
+        What the host does after its last node, as waiting for the device when the recording stops, ends with that.
+        """
         graph, times = self._graph, self._times
-        old = np.concatenate([graph.start[:1], graph.start[nodes], graph.end[nodes]])
+        old = np.concatenate([graph.start[:1], graph.start[nodes], graph.end[nodes], [graph.end.max()]])
         new = np.concatenate([times.end[:1], times.end[nodes] - graph.duration[nodes], times.end[nodes]])
+        new = np.append(new, times.end.max())
         order = np.lexsort((new, old))
         old, new = old[order], np.maximum.accumulate(new[order])
         first = np.append(True, old[1:] != old[:-1])

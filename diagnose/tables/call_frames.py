@@ -102,9 +102,12 @@ def num_calls(t: Tables, frames: set[str]) -> Counter[str]:
     return Counter(t.trace.names[i] for i in names[wanted[names]].tolist())
 
 
-def stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
-    """Return for each event the names of the frames around it, outermost first, -1 where there are no more."""
-    events, frames = t.trace.events, t.frame_layers.get(t.main, NO_LAYERS)
+def stacks(t: Tables, rows: Rows, thread: int | None = None) -> npt.NDArray[np.int32]:
+    """Return for each event the names of the frames around it, outermost first, -1 where there are no more.
+
+    The frames are those of a thread, of the training thread unless another one is given.
+    """
+    events, frames = t.trace.events, t.frame_layers.get(t.main if thread is None else thread, NO_LAYERS)
     found = np.full((len(rows), max(len(frames.rows), 1)), -1, np.int32)
     start, pending = events.start[rows], np.arange(len(rows))
     for depth in range(len(frames.rows)):

@@ -41,6 +41,7 @@ class Flow(NamedTuple):
     rows: tuple[Rows, ...]
     lines: Mapping[int, Frame] = MappingProxyType({})  # of the window's operators; in the backward pass the forward's
     padded_to: frozenset[int] = frozenset()  # lengths that loading is known to pad samples to
+    loops: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})  # by file: first and last line of statements
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -92,7 +93,8 @@ def flow_of(t: Tables) -> Flow | None:
     joined = tuple(np.array(each, np.intp) for each in found)
     placed = ((one.place, rows) for one, rows in zip(flow.operators, found, strict=True))
     lines = {row: place for place, rows in placed if place is not None for row in rows}
-    return Flow(t.analyses, joined, lines, frozenset(one.padded_to for one in loaded if one.padded_to))
+    padded_to = frozenset(one.padded_to for one in loaded if one.padded_to)
+    return Flow(t.analyses, joined, lines, padded_to, t.capture.loops)
 
 
 def _varying(flow: Dataflow) -> set[_Key]:
@@ -176,10 +178,14 @@ def _name(name: str) -> str:
 
 
 def _outermost(t: Tables, names: set[str]) -> Rows:
-    """Return the window's operators of some names that lie in no other of them, in time order."""
+    """Return the steps' operators of some names that lie in no other of them, in time order.
+
+    Where the host runs ahead, the window begins with tasks that it launched before: these steps count from their begin.
+    """
     wanted = np.array([name in names for name in t.trace.names] or [False], bool)
-    rows = t.in_window(t.host_rows(Kind.OP))
-    rows = rows[wanted[t.trace.events.name[rows]]]
+    rows, began = t.host_rows(Kind.OP), t.trace.events.start
+    start, end = min(t.steps.window[0], int(t.steps.start[0])), t.steps.window[1]
+    rows = rows[wanted[t.trace.events.name[rows]] & (began[rows] >= start) & (began[rows] < end)]
     threads = t.trace.events.thread[rows]
     each = [outermost(t.trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
     return np.sort(np.concatenate(each)) if each else rows

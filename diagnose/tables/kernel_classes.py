@@ -1,4 +1,4 @@
-"""The class of a device task by its name: kernels of cuBLAS, cuDNN, CUTLASS, Triton, ROCm, PyTorch.
+"""The class of a device task by its name: kernels of cuBLAS, cuDNN, cuFFT, CUTLASS, Triton, ROCm, PyTorch.
 
 The first pattern that matches decides, so special names stand before general ones: a cuDNN batch norm is a
 normalisation, not a convolution. Names that match nothing are classified by the operator that launched them.
@@ -79,6 +79,13 @@ _BY_NAME: tuple[tuple[str, Pattern], ...] = (
         ),
     ),
     (
+        "fft",
+        AnyCase(
+            r"bluestein|_fft(_factor)?<|\bfft_rtc|\bfft_(fwd|back|inv)|[sd]p(radix|vector)\d|cufft|rocfft|(pack|unpack)(r2c|c2r)"
+            r"|real_complex_args|real_(pre|post)_process"
+        ),
+    ),
+    (
         "gemm",
         AnyCase(
             r"gemm|nvjet|cijk_|gemv|xmma|cublas|splitk|cutlass(?!.*elementwise)|hipblaslt|matmul|^bmm_|wvsplitk"
@@ -111,6 +118,7 @@ _BY_NAME: tuple[tuple[str, Pattern], ...] = (
 _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
     ("convolution", re.compile(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
+    ("fft", re.compile(r"^aten::_fft_")),
     ("gemm", re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul|mv|dot|einsum)\b")),
     ("normalisation", re.compile(r"_norm(_backward)?$")),
     ("softmax", re.compile(r"softmax")),

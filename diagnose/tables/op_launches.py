@@ -7,7 +7,7 @@ Where the trace has no shapes of its own, as that of a timing window, they come 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,11 +86,11 @@ def graphed_updates(t: Tables) -> Mask:
 # attribution window has the very same list, the two are the same work, operator by operator; where it has a list that
 # is the same but for one place, so are the operators before and behind that.
 
-MIN_ALIKE_OPERATORS = 0.9  # of a step's operators
+MIN_ALIKE = 0.9  # of a step's operators, or of its tasks
 
 
 class MatchedStep(NamedTuple):
-    """A step's outermost operators, and the same ones of a step of the attribution window."""
+    """A step's outermost operators, or its tasks, and the same ones of a step of the attribution window."""
 
     rows: Rows
     named: Rows
@@ -113,27 +113,31 @@ def matched_steps(t: Tables) -> list[MatchedStep]:
         return [MatchedStep(rows, rows) for rows in t.outermost_by_step]
     number = {name: i for i, name in enumerate(named.trace.names)}
     mine = np.array([number.get(name, -1) for name in t.trace.names] or [-1], np.int64)
-    others = {named.trace.events.name[rows].astype(np.int64).tobytes(): rows for rows in named.outermost_by_step}
+    others = [(rows, named.trace.events.name[rows].astype(np.int64)) for rows in named.outermost_by_step]
     each = ((rows, mine[t.trace.events.name[rows]]) for rows in t.outermost_by_step)
-    found = [_like(named, rows, names, others) for rows, names in each]
+    return _matched(each, others)
+
+
+def _matched(steps: Iterable[tuple[Rows, Ints]], others: Sequence[tuple[Rows, Ints]]) -> list[MatchedStep]:
+    """Return the steps, rows with their names, that one of the other window is like."""
+    known = {names.tobytes(): rows for rows, names in others}
+    found = (_like(rows, names, known.get(names.tobytes()), others) for rows, names in steps)
     return [step for step in found if step is not None]
 
 
-def _like(named: Tables, rows: Rows, names: Ints, others: Mapping[bytes, Rows]) -> MatchedStep | None:
-    """Return a step with the same operators; else with what is the same of the nearest, at its begin and its end.
+def _like(rows: Rows, names: Ints, same: Rows | None, others: Sequence[tuple[Rows, Ints]]) -> MatchedStep | None:
+    """Return a step with the same names; else with what is the same of the nearest, at its begin and its end.
 
     Now and then a step logs or clips, and of long steps only one is recorded with shapes.
     """
-    same = others.get(names.tobytes())
     if same is not None:
         return MatchedStep(rows, same)
     best: MatchedStep | None = None
-    for other in others.values():
-        theirs = named.trace.events.name[other].astype(np.int64)
+    for other, theirs in others:
         most = min(len(rows), len(other))
         first = _num_alike(names[:most], theirs[:most])
         last = min(_num_alike(names[::-1][:most], theirs[::-1][:most]), most - first)
-        if first + last >= max(MIN_ALIKE_OPERATORS * len(rows), len(best.rows) + 1 if best is not None else 1):
+        if first + last >= max(MIN_ALIKE * len(rows), len(best.rows) + 1 if best is not None else 1):
             of = np.r_[:first, len(rows) - last : len(rows)]
             of_other = np.r_[:first, len(other) - last : len(other)]
             best = MatchedStep(rows[of], other[of_other])
@@ -148,8 +152,8 @@ def _num_alike(one: Ints, other: Ints) -> int:
 
 # Matches each device task of the timing window with the same task in the attribution window, which recorded shapes.
 #
-# A step is recognised by the names of its tasks in the order of their launches: where a step of the attribution window
-# has the very same list, the two are the same work, task by task. Steps without a match stay without shapes.
+# A step is recognised by the names of its tasks in the order of their launches, as by those of its operators. Steps
+# without a match stay without shapes.
 
 
 def match_tasks(t: Tables, named: Tables) -> Rows:
@@ -157,25 +161,20 @@ def match_tasks(t: Tables, named: Tables) -> Rows:
     found = np.full(len(t.tasks.row), -1, np.intp)
     kernel_of = {name: i for i, name in enumerate(named.trace.names)}
     mine = np.array([kernel_of.get(t.trace.names[n], -1) for n in _names(t).tolist()] or [-1], np.intp)
-    kernels, others, listed = _kernels(t), _kernels(named), _names(t)
-    known = {_key(others[step]): step for step in _by_step(named)}
-    for step in _by_step(t):
-        other = known.get(_key(mine[np.searchsorted(listed, kernels[step])]))
-        if other is not None:
-            found[step] = other
+    listed = _names(t)
+    kernels, others = mine[np.searchsorted(listed, _kernels(t))], _kernels(named)
+    theirs = [(step, others[step]) for step in _by_step(named)]
+    for step in _matched(((step, kernels[step]) for step in _by_step(t)), theirs):
+        found[step.rows] = step.named
     return found
 
 
-def _kernels(t: Tables) -> Rows:
-    return t.trace.events.name[t.tasks.row].astype(np.intp)
+def _kernels(t: Tables) -> Ints:
+    return t.trace.events.name[t.tasks.row].astype(np.int64)
 
 
-def _names(t: Tables) -> Rows:
-    return distinct(_kernels(t)) if len(t.tasks.row) else np.zeros(1, np.intp)
-
-
-def _key(kernels: Rows) -> bytes:
-    return kernels.astype(np.int64).tobytes()
+def _names(t: Tables) -> Ints:
+    return distinct(_kernels(t)) if len(t.tasks.row) else np.zeros(1, np.int64)
 
 
 def _by_step(t: Tables) -> list[Rows]:

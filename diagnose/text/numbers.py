@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["duration", "enumeration", "growth", "lower_first", "percent", "plural", "size_words"]
+__all__ = ["duration", "enumeration", "growth", "lower_first", "percent", "plural", "size_words", "upper_first"]
 
 
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
@@ -15,6 +15,12 @@ def lower_first(title: str) -> str:
     """Return a title as it goes on within a sentence; names keep their capital."""
     first = title.split(" ", 1)[0].removesuffix("'s")
     return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]
+
+
+def upper_first(title: str) -> str:
+    """Return a title as a sentence begins; the name of an operator or of code keeps its letters."""
+    first = title.split(" ", 1)[0].removesuffix("'s")
+    return title[:1].upper() + title[1:] if first.replace("-", "").isalpha() else title
 
 
 def duration(ns: float | None) -> str:

@@ -22,7 +22,7 @@ from diagnose.model.capture import (
 )
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.dataflow_file import dataflow_from_json
-from diagnose.model.records import Count, LookupRecord, Time, decode
+from diagnose.model.records import Count, DequeRecord, Time, decode
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
@@ -75,7 +75,7 @@ class _SourceFile(msgspec.Struct, gc=False):
     loops: dict[int, int] = {}
     draws: list[int] = []
     seeded: list[int] = []  # absent in recordings of earlier versions
-    lookups: list[LookupRecord] = []
+    deques: list[DequeRecord] = []  # absent in recordings of earlier versions
     statements: dict[int, int] = {}  # absent in recordings of earlier versions
 
 
@@ -165,7 +165,7 @@ class SourceText(NamedTuple):
     loops: dict[str, Loops]
     draws: dict[str, tuple[int, ...]]  # of a file: lines at which samples draw random numbers
     seeded: dict[str, tuple[int, ...]]  # of a file: lines whose draws depend on nothing but a seed
-    lookups: dict[str, tuple[LookupRecord, ...]]  # of a file: tests of membership in lists
+    deques: dict[str, tuple[DequeRecord, ...]]  # of a file: where they are indexed
     statements: dict[str, dict[int, int]]  # of a file: the first line of a statement by each of its others
 
     def first_line(self, file: str, line: int) -> int:
@@ -185,7 +185,7 @@ def read_lines(path: Path | Stored) -> SourceText:
         {name: tuple(file.loops.items()) for name, file in stored.items() if file.loops},
         {name: tuple(file.draws) for name, file in stored.items() if file.draws},
         {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
-        {name: tuple(file.lookups) for name, file in stored.items() if file.lookups},
+        {name: tuple(file.deques) for name, file in stored.items() if file.deques},
         {name: _first_lines(file.statements) for name, file in stored.items() if file.statements},
     )
 

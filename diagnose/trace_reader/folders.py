@@ -103,11 +103,11 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
         draws={_name_from_cwd(file, info): _firsts(source, file, draws) for file, draws in source.draws.items()},
         seeded={_name_from_cwd(file, info): _firsts(source, file, seeded) for file, seeded in source.seeded.items()},
-        lookups={
+        deques={
             _name_from_cwd(file, info): tuple(
-                msgspec.structs.replace(each, line=source.first_line(file, each.line)) for each in lookups
+                msgspec.structs.replace(each, line=source.first_line(file, each.line)) for each in deques
             )
-            for file, lookups in source.lookups.items()
+            for file, deques in source.deques.items()
         },
         dataflow=flow and _flow_from_cwd(flow, info),
     )

@@ -145,7 +145,7 @@ def _system(url: str) -> tuple[AbstractFileSystem, str]:
         system, path = url_to_fs(url)
     except ImportError as error:  # fsspec is here, and the package of this store is not
         raise InputError(
-            f"{url} cannot be opened: {_why(error)} For S3: pip install 'diagnose[remote]'; "
+            f"{url} cannot be opened: {_why(error)} For S3: pip install 'torch-diagnose[remote]'; "
             "for other stores, the package that fsspec names."
         ) from None
     except Exception as error:

@@ -92,7 +92,7 @@ def edited_source(
         import libcst
     except ImportError as error:
         raise UsageError(
-            "Changes in a script's text need the package libcst: pip install 'diagnose[patch]'."
+            "Changes in a script's text need the package libcst: pip install 'torch-diagnose[patch]'."
         ) from error
     from diagnose.trials.script_edits import edited_tree
 

@@ -20,8 +20,8 @@ Numerics
     `plain` and `hierarchical` round differently only. `fp16` loses means below 6e-8, `bf16` all but 8 bits; `int8`,
     `power_sgd`, `one_bit` and `top_k` lose more, and send it later (error feedback). After 60 steps of a small
     network the loss was within 0.1 % of plain DDP's with `fp16`, `bf16` and `int8`, 0.7 % above it with `power_sgd`
-    of rank 4 and 5.9 % of rank 1 (docs/distributed.md). Compare the first steps with `hook_trials`. Save the hook's
-    `state_dict` beside the model's, on every rank: errors differ.
+    of rank 4 and 5.9 % of rank 1 (evaluation/pages/remedies.md). Compare the first steps with `hook_trials`. Save the
+    hook's `state_dict` with the model's, on every rank: errors differ.
 
 Example::
 

@@ -13,8 +13,8 @@ Cost
 
 Numerics
     Different from step ``start`` on: ranks take steps of their own and meet at their mean; momentum stays each rank's
-    own. Up to ``start`` as with plain DDP. Call ``average`` before evaluating or saving. See docs/distributed.md for
-    how far the loss was from plain DDP in the tests.
+    own. Up to ``start`` as with plain DDP. Call ``average`` before evaluating or saving. How far the loss was from
+    plain DDP in the tests: evaluation/pages/remedies.md.
 
 Example::
 

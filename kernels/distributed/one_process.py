@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.distributed.single_process_parity``, deprecated (docs/versioning.md)."""
+"""The old name of ``diagnose.kernels.distributed.single_process_parity``, deprecated (docs/json.md)."""
 
 import warnings
 

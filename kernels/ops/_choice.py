@@ -16,7 +16,7 @@ __all__ = ["Implementation", "chosen", "interpreting", "using"]
 
 Implementation: TypeAlias = Literal["auto", "eager", "triton", "native"]
 
-INSTALL = "the triton package is not installed; install it with `pip install 'diagnose[triton]'`"
+INSTALL = "the triton package is not installed; install it with `pip install 'torch-diagnose[triton]'`"
 
 _forced: list[Implementation] = ["auto"]  # the innermost `using` is the last; shared by threads, as backward passes are
 

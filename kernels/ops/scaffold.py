@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.ops.custom_op``, deprecated (docs/versioning.md)."""
+"""The old name of ``diagnose.kernels.ops.custom_op``, deprecated (docs/json.md)."""
 
 import warnings
 

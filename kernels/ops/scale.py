@@ -1,4 +1,4 @@
-"""A tensor times a number: the smallest operator there is, in plain PyTorch, Triton, C++ and CUDA behind one schema.
+"""A tensor times a number: the smallest operator there is, in plain PyTorch, Triton, C++ and CUDA under one schema.
 
 What it cures
     `unfused-elementwise`, as an example: it shows all that an operator of your own needs.

@@ -438,10 +438,14 @@ window.drawTimeline = async (t, { time, save }) => {
     ArrowLeft: () => beside(-1), ArrowRight: () => beside(1), ArrowUp: () => otherRow(-1), ArrowDown: () => otherRow(1),
     Enter: () => chosen && chosen.kind === "span" && goTo(start[chosen.at], length[chosen.at], 1), Escape: () => choose("span", -1),
   };
-  box.addEventListener("keydown", (event) => {
-    const action = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+  // Letters work anywhere on the page but in a field and in another chart; arrows, Enter and Escape only here.
+  document.addEventListener("keydown", (event) => {
+    const letter = event.key.length === 1, inside = box.contains(event.target);
+    const action = keys[letter ? event.key.toLowerCase() : event.key];
+    if (!action || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!inside && (!letter || event.target.closest("input, select, textarea, .flame"))) return;
     event.preventDefault();
+    if (!inside) box.scrollIntoView({ block: "nearest" });
     action();
   });
   byId("timeline-gap").addEventListener("click", nextGap);

@@ -1,4 +1,4 @@
-"""The picture of docs/dataflow.md: the part of a small step's data flow that the rule constant-work names."""
+"""The picture of docs/report.md: the part of a small step's data flow that the rule constant-work names."""
 
 from __future__ import annotations
 

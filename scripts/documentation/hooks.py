@@ -41,7 +41,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     made |= {f"changes/{name}.md": page for name, page in changes.items()}
     made |= {name: rewrite(make(), f"docs/{name}", site) for name, make in INDEXES.items()}
     for file, name in HOMES.items():
-        made[name] = rewrite((ROOT / file).read_text(encoding="utf-8"), file, site)
+        if files.get_file_from_path(name) is None:  # docs/ may have its own page of that name
+            made[name] = rewrite((ROOT / file).read_text(encoding="utf-8"), file, site)
     for file in list(files.documentation_pages()):
         if file.src_uri not in made:
             made[file.src_uri] = rewrite(file.content_string, f"docs/{file.src_uri}", site)

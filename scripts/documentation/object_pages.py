@@ -88,8 +88,7 @@ def _remedy(text: str) -> str:
 
 def _rules_index(pages: Mapping[str, RulePage]) -> Iterator[str]:
     yield "# The rules\n"
-    yield "A rule is one file that sees one bottleneck. Its id stands in reports, in the JSON and in the first lines of"
-    yield "the [bundled scripts](fixtures.md).\n"
+    yield "Each rule finds one bottleneck. Reports and the JSON name it by its id.\n"
     for title, words, rules in GROUPS:
         yield f"## {title}\n\n{words}\n"
         rows = [(f"[{rule.META.id}](rules/{rule.META.id}.md)", pages[rule.META.id].page.summary) for rule in rules]
@@ -98,8 +97,7 @@ def _rules_index(pages: Mapping[str, RulePage]) -> Iterator[str]:
 
 def _changes_index() -> Iterator[str]:
     yield "# The changes\n"
-    yield "What a prescription is made of. A change's id stands in prescriptions, in `diagnose what-if --apply` and in"
-    yield "`diagnose prove --apply`.\n"
+    yield "`diagnose what-if --apply ID` predicts a change, `diagnose prove --apply ID` measures it.\n"
     rows = [(f"[{name}](changes/{name}.md)", f"{title}.") for name, title in titles().items()]
     yield from _table("| change | what it does |", rows)
     yield from modules_section()

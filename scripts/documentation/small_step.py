@@ -1,4 +1,4 @@
-"""A small step that computes one thing again and again; docs/dataflow.md shows its data flow.
+"""A small step that computes one thing again and again; docs/report.md shows its data flow.
 
 ``diagnose trace --capture capture small_step.py`` leaves capture/rank0.dataflow.json.gz. The copy of that file beside
 this script, small_step.dataflow.json.gz, is what ``scripts/pictures`` draws.

@@ -1,7 +1,10 @@
 """A data flow of two steps beside a timing window in which each of its operators takes 100 µs."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
+from diagnose.model.capture import Loops
 from diagnose.model.dataflow import Dataflow
 from diagnose.pipeline.find import build_tables
 from tests.dataflow.table import Table
@@ -18,12 +21,18 @@ def tables(
     extra: tuple[str, ...] = (),
     within: str = "",
     pause: int = 0,
+    late: int = 0,
+    calls: str = "",
+    frames: tuple[str, ...] = (),
+    loops: Mapping[str, Loops] = MappingProxyType({}),
     **texts: str,
 ):
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
 
     ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
-    calls all of them. ``pause`` is what passes behind the first operator of a step, µs.
+    calls all of them, as do ``frames``, the outermost first. ``pause`` is what passes behind the first operator of a
+    step, µs. Kernels of a device start ``late``, µs. Each operator calls one named ``calls``, which launches a kernel
+    of 40 µs there.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
@@ -31,15 +40,19 @@ def tables(
         r.step(step + 1, 1000 * step, 1000 * step + 1000)
         if within:
             r.op(within, 1000 * step + 5, 1000 * step + 995)
+        for depth, frame in enumerate(frames):
+            r.frame(frame, 1000 * step + 1 + depth, 1000 * step + 999 - depth)
         names = [one.name.partition(".")[0] for one in flow.operators if one.step == step]
         for i, name in enumerate((*extra, *(each for each in names if each != without))):
             begin = 1000 * step + 10 + 110 * i + pause * (i > 0)
             r.op("aten::composite", begin - 1, begin + 101)
             r.op(name, begin, begin + 100, **texts)
-            r.op(name, begin + 50, begin + 90)  # called by the one above
+            r.op(calls or name, begin + 50, begin + 90)  # called by the one above
             if devices != CPU:
-                r.kernel(name, begin + 30, begin + 105, launched=(begin + 10, begin + 20))
-    capture = replace(r.capture(attribution=r), dataflow=flow)
+                r.kernel(name, begin + late + 30, begin + late + 105, launched=(begin + 10, begin + 20))
+            if calls:
+                r.kernel(calls, begin + late + 105, begin + late + 145, launched=(begin + 60, begin + 70))
+    capture = replace(r.capture(attribution=r), dataflow=flow, loops=loops)
     return build_tables(capture, capture.trace)
 
 

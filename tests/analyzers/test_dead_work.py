@@ -2,11 +2,17 @@
 
 from dataclasses import replace
 
-from diagnose.analyzers import dead_work
+import pytest
+
+from diagnose.analyzers import META, dead_work
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.intervals import total
 from diagnose.pipeline.find import build_tables
+from diagnose.replay.build import graph_of
+from diagnose.replay.transforms import remove_cause
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import GPU, steps, tables
+from tests.dataflow.test_liveness import convolution_backward
 
 
 def with_metric(t):
@@ -30,6 +36,29 @@ def test_on_a_device_its_kernels_count(recording):
     (finding,) = dead_work.find(t)
     assert finding.lost_ns == 75_000 + 30_000  # the kernel, and the gap before it in which the host issues it
     assert len(finding.tasks) == 2
+
+
+def test_a_replay_without_it_calls_it_no_more(recording):
+    t = tables(recording, steps(with_metric), devices=GPU)
+    (finding,) = dead_work.find(t)
+    graph = graph_of(t)
+    without = remove_cause(t, finding, META["dead-work"].cause, 1.0)(graph)
+    gone = float((graph.duration - without.duration)[~graph.is_task].sum())
+    assert gone == pytest.approx(total(finding.without.host))
+    assert gone >= 2 * 90_000  # of the two calls of 100 µs, what lies in the window
+
+
+def test_of_a_convolution_backward_the_sums_of_its_bias_go_whole(recording):
+    def step(t):
+        x = t.op("mm", t.value(4, 4), line=2)
+        start = t.op("ones_like", x, line=3, phase="backward")
+        to_input, _ = convolution_backward(t, start, line=33, at=(2,))
+        return to_input
+
+    t = tables(recording, steps(step), devices=GPU, calls="aten::sum")
+    (finding,) = dead_work.find(t)
+    assert finding.total_ns == 2 * (75_000 + 40_000)
+    assert finding.lost_ns == pytest.approx(75_000 / 2 + 40_000)
 
 
 def test_operators_that_the_window_has_otherwise_are_not_joined(recording):

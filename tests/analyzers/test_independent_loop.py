@@ -5,9 +5,9 @@ import pytest
 from diagnose.analyzers import independent_loop
 from diagnose.analyzers.common import avoidable
 from diagnose.changes.common.prescribe import prescribe
-from diagnose.model.intervals import span
+from diagnose.model.intervals import span, total
 from diagnose.tables.program import UNKNOWN
-from tests.analyzers.flow_tables import steps, tables
+from tests.analyzers.flow_tables import GPU, steps, tables
 
 
 def test_independent_calls_cost_what_calling_them_does(recording):
@@ -33,3 +33,67 @@ def test_what_would_be_launch_bound_of_a_loop_is_its_own(recording, monkeypatch)
     monkeypatch.setattr(avoidable, "issued_in_loop", lambda t: span(*t.steps.window))
     (finding,) = independent_loop.find(tables(recording, steps(experts)))
     assert finding.lost_ns == 4 * 100_000 + 3 * 10_000  # of its lines, and nothing of others
+
+
+def averages(t):
+    """Average six weights, as a function of torch does that line 95 calls."""
+    for _ in range(6):
+        weight, average = t.value(4, 4, role="parameter"), t.value(4, 4, role="buffer")
+        t.op("lerp_", weight, into=average, line=95, phase="optimizer")
+    return t.op("sum", t.value(4), line=8)
+
+
+FRAMES = ("train.py(90): step", "torch/utils/_contextlib.py(120): decorate_context")
+CALLS = {("train.py", 95): "self.ema.update_parameters(self.model)"}
+
+
+def test_a_loop_in_a_function_of_torch_is_named_with_the_argument_that_joins_its_calls(recording):
+    frames = (*FRAMES, "torch/optim/swa_utils.py(289): update_parameters")
+    t = tables(recording, steps(averages), frames=frames)
+    t.capture.lines.update(CALLS)
+    (finding,) = independent_loop.find(t)
+    assert finding.title.startswith("A loop in update_parameters() calls operators one by one")
+    assert finding.evidence[-1] == "update_parameters() is in torch/optim/swa_utils.py."
+    (advised,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert "multi_avg_fn=get_ema_multi_avg_fn(" in advised.after
+
+
+def test_gradients_that_are_clipped_one_by_one_are_clipped_by_foreach(recording):
+    t = tables(recording, steps(averages), frames=(*FRAMES, "torch/nn/utils/clip_grad.py(170): clip_grad_norm_"))
+    t.capture.lines.update({("train.py", 95): "torch.nn.utils.clip_grad_norm_(weights, 1.0, foreach=False)"})
+    (advised,) = prescribe(independent_loop.find(t)[0], t.steps.step_ns, UNKNOWN)
+    assert advised.after.endswith("foreach=True)")
+
+
+def test_a_loop_of_the_script_s_own_over_weights_takes_lists_of_tensors(recording):
+    t = tables(recording, steps(averages), frames=FRAMES[:1])
+    t.capture.lines.update(CALLS)
+    (finding,) = independent_loop.find(t)
+    assert "function" not in finding.facts
+    (advised,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert "torch._foreach_lerp_(" in advised.after
+
+
+def test_the_step_of_an_optimizer_is_no_loop_of_the_script(recording):
+    assert independent_loop.find(tables(recording, steps(averages), within="Optimizer.step#AdamW.step")) == []
+
+
+def test_the_line_of_a_loop_is_the_innermost_that_loops(recording):
+    def helper(t):
+        for _ in range(4):
+            each = t.op("mul.Tensor", t.value(4, role="parameter"), line=19, at=(16, 95), phase="other")
+            t.op("copy_", each, into=t.value(4, role="buffer"), line=16, at=(95,), phase="other")
+        return t.op("sum", t.value(4), line=8)
+
+    (finding,) = independent_loop.find(tables(recording, steps(helper)))
+    assert finding.where[0].line == 95
+    t = tables(recording, steps(helper), loops={"train.py": ((15, 17), (90, 99))})
+    assert independent_loop.find(t)[0].where[0].line == 16
+
+
+def test_beside_a_device_the_host_s_time_goes_but_for_one_call(recording):
+    t = tables(recording, steps(averages), devices=GPU)
+    (finding,) = independent_loop.find(t)
+    assert finding.without is not None
+    assert total(finding.without.host) == pytest.approx(2 * 5 / 6 * (6 * 100_000 + 5 * 10_000), abs=50)
+    assert len(finding.without.tasks) == 12

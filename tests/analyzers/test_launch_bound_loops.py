@@ -6,14 +6,16 @@ import pytest
 
 from diagnose.analyzers import launch_bound
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.dataflow import Frame
 from diagnose.pipeline.find import build_tables
 from diagnose.reports.format import place
 from diagnose.tables.issuers import SampledLoop, sampled_loop
+from tests.dataflow.table import Table
 
 FILE, FUNCTION = "loss.py", "forward"
 
 
-def looping(recording, seen, loops):
+def looping(recording, seen, loops, flow=None):
     """Return the tables of a step without a device of tiny operators, in which these lines are sampled so often."""
     r = recording(devices=())
     r.step(1, 0, 4000)
@@ -25,7 +27,7 @@ def looping(recording, seen, loops):
         r.sample(10 + 3800 * i / len(lines), (FILE, line, FUNCTION))
     r.lines = {(FILE, 23): "for i in range(len(rows)):", (FILE, 29): "loss.backward()", (FILE, 31): "scaler.step(opt)"}
     r.lines[FILE, 17] = "observations, rewards, ends, infos = self.envs.step(actions)"
-    capture = replace(r.capture(), loops={FILE: loops})
+    capture = replace(r.capture(), loops={FILE: loops}, dataflow=flow)
     return build_tables(capture, capture.trace)
 
 
@@ -46,6 +48,28 @@ def test_the_loop_is_named_whichever_of_its_lines_most_samples_are_at(recording,
 def test_where_the_source_is_not_at_hand_the_line_with_most_samples_is_named(recording):
     (finding,) = launch_bound.find(looping(recording, {24: 5, 25: 9, 26: 5}, ()))
     assert finding.where[0].line == 25
+
+
+def data_flow(lines):
+    """Return a data flow of the same operators, called one after the other from these lines."""
+    table = Table()
+    for table.step in range(2):
+        value = table.value(4)
+        for i in range(200):
+            value = table.op("mul", value if i else table.value(4))
+        table.read_on_host(table.op("mm", value))
+    flow = table.graph().flow
+    placed = zip(flow.operators, lines * 2, strict=True)
+    return replace(flow, operators=tuple(one._replace(stack=(Frame(FILE, line, FUNCTION),)) for one, line in placed))
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_loop"), [([*[25] * 8, *range(100, 294)], True), ([*range(17, 25), *range(100, 294)], False)]
+)
+def test_what_the_data_flow_shows_to_be_no_loop_is_named_as_none(recording, lines, is_loop):
+    t = looping(recording, {24: 5, 25: 9, 26: 5}, ((23, 28),), data_flow(lines))
+    (finding,) = launch_bound.find(t)
+    assert ("issuer" in finding.facts) == is_loop
 
 
 @pytest.mark.parametrize(

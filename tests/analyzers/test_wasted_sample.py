@@ -65,6 +65,21 @@ def test_workers_shorten_the_wait_by_what_a_batch_comes_earlier(booked):
     assert booked(known, WORKERS)["wasted-sample"] == 100_000  # a tenth of the step of 1 ms, of a wait of 390 µs
 
 
+@pytest.mark.parametrize(("ready", "claimed"), [(0.79, 390_000), (0.8, 0)])
+def test_workers_that_have_batches_ready_are_not_waited_for(booked, ready, claimed):
+    known = info(row(is_constant=True))
+    loader = LoaderRecord(num_workers=4, batches_ready=ready)
+    assert booked(CaptureInfo(loaded=known.loaded, loader=loader), WORKERS).get("wasted-sample", 0) == claimed
+
+
+def test_what_the_sampler_takes_is_no_part_of_a_sample(booked, late):
+    late.frame("torch/utils/data/dataloader.py(736): __next__", 301, 689)
+    late.frame("torch/utils/data/dataloader.py(730): _next_index", 302, 496)  # half of the time
+    late.frame("train.py(57): __iter__", 303, 495)
+    assert booked(info(row(is_constant=True)))["wasted-sample"] == 97_500
+    assert late.find("wasted-sample").evidence[-1].endswith("and takes 25 % of loading.")
+
+
 def test_the_finding_names_the_expression(booked, late):
     booked(info(row(is_constant=True)))
     finding = late.find("wasted-sample")

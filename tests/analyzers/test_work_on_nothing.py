@@ -10,7 +10,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.records import ExpressionRecord, LoadedRecord, LoaderRecord
 from diagnose.pipeline.find import build_tables
 from diagnose.tables.program import UNKNOWN
-from tests.analyzers.flow_tables import steps, tables
+from tests.analyzers.flow_tables import GPU, steps, tables
 
 
 def test_a_product_with_one_hot_rows_costs_all_but_a_lookup(recording):
@@ -48,6 +48,25 @@ def test_a_sort_of_which_few_are_read_costs_what_a_selection_saves(recording):
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["select-top-k"]
 
 
+def test_of_rows_without_an_effect_the_lines_are_where_others_can_be_selected_first(recording):
+    def headed(t):
+        rows = t.op("mm", t.value(64, 8), t.value(8, 8, role="parameter"), shape=(64, 8), line=5, ns=10)
+        t.op("sum", t.op("gelu", rows, line=6, ns=90), shape=(), line=8, ns=100)
+        t.op("mul", rows, t.value(64, 1), line=7, ns=9)
+        back = {"phase": "backward", "facts": {"zero_rows": 0.75}}
+        made = len(t.operators) - 1
+        gradient = t.op("mul", t.value(64, 8), shape=(64, 8), line=7, ns=10, forward=made, **back)
+        t.op("mm", gradient, t.value(8, 8, role="parameter"), line=5, ns=1, forward=made - 3, **back)
+        return t.op("exp", t.value(200), line=9, ns=10_000)
+
+    assert work_on_nothing.find(tables(recording, steps(headed))) == []
+    (finding,) = work_on_nothing.find(t := tables(recording, steps(headed), devices=GPU))  # what takes long there
+    assert finding.title == "Operators compute rows that have no effect"
+    assert [each.line for each in finding.where] == [5, 7]
+    assert finding.evidence[-1] == "75 % of the rows get no gradient from line 7 of train.py: they have no effect."
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["gather-labelled-rows"]
+
+
 @pytest.mark.parametrize(("shape", "is_found"), [((64,), True), ((), False)])
 def test_subnormal_numbers_slow_an_operator_but_a_single_one_does_not(recording, shape, is_found):
     def scaled(t):
@@ -79,7 +98,7 @@ def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
 
 def test_signals_are_padded_only_if_loading_fills_them_up(recording):
     def signals(t):
-        return t.op("relu", t.value(4, 16, padded=0.75), line=5, ns=200)
+        return t.op("mul", t.value(4, 16, padded=0.75), t.value(1, role="parameter"), line=5, ns=200)
 
     made = tables(recording, steps(signals))
     assert work_on_nothing.find(made) == []

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from diagnose.analyzers import META
-from diagnose.answer.ranking import answering, in_order, worth_ns
-from diagnose.model.diagnosis import Finding
+from diagnose.answer.ranking import answering, beside_lines, in_order, worth_ns
+from diagnose.model.diagnosis import NO_TASKS, Finding, Removal
+from diagnose.model.intervals import EMPTY
 
 
 def found(rule, lost, relief=None, **fields):
@@ -40,6 +42,22 @@ def test_the_largest_worth_comes_first_and_of_equal_ones_the_one_that_costs_more
         found("recompute", 11.0),
     ]
     assert [f.rule for f in in_order(given)] == ["recompute", "data-stall", "host-sync", "gc-pause"]
+
+
+@pytest.mark.parametrize(
+    ("relief", "first"),
+    [(20.0, "independent-loop"), (19.9, "launch-bound"), (45.0, "independent-loop")],
+)
+def test_the_pace_of_launches_yields_to_operators_that_explain_a_large_part(relief, first):
+    known = Removal(EMPTY, NO_TASKS, NO_TASKS, np.empty(0))
+    given = [found("launch-bound", 45.0, 40.0), found("independent-loop", 10.0, relief, without=known)]
+    assert in_order(beside_lines(given, META))[0].rule == first
+
+
+def test_no_other_finding_yields_to_operators():
+    known = Removal(EMPTY, NO_TASKS, NO_TASKS, np.empty(0))
+    given = [found("host-sync", 45.0, 40.0), found("independent-loop", 10.0, 30.0, without=known)]
+    assert beside_lines(given, META) == given
 
 
 @pytest.mark.parametrize(

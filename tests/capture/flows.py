@@ -2,7 +2,18 @@
 
 from pathlib import Path
 
-__all__ = ["line_of", "named", "only", "value"]
+from diagnose.capture.dataflow.window import DataflowWindow
+
+__all__ = ["line_of", "named", "only", "record_dataflow", "value"]
+
+
+def record_dataflow(step, num_steps=2):
+    """Call a step so many times and return what it does, as a program."""
+    with DataflowWindow() as window:
+        for _ in range(num_steps):
+            step()
+            window.end_step()
+    return window.result()
 
 
 def line_of(text, file):

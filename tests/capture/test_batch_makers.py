@@ -4,9 +4,9 @@ import functools
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, default_collate
 
-from diagnose.capture.record.loading import batch_maker
+from diagnose.capture.record.loading import batch_choosers, batch_maker
 
 LIBRARY = TensorDataset(torch.zeros(4, 2))
 
@@ -46,3 +46,37 @@ def test_what_collates_comes_before_the_dataset_and_libraries_are_nobody(dataset
     if found:
         assert found[0] == __file__
         assert found[2] - found[1] == lines
+
+
+class Order(Sampler):
+    def __iter__(self):
+        yield from range(4)
+
+
+class Pairs(Sampler):
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        for index in self.sampler:
+            yield [index, index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ({}, []),
+        ({"shuffle": True, "batch_size": 2}, []),
+        ({"sampler": Order()}, [1]),
+        ({"batch_sampler": Pairs(range(4))}, [2]),
+        ({"batch_sampler": Pairs(Order())}, [2, 1]),
+        ({"batch_sampler": BatchSampler(Order(), 2, drop_last=True)}, [1]),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, []),
+        ({"batch_size": None}, []),
+    ],
+)
+def test_what_chooses_samples_is_a_sampler_of_the_scripts(arguments, lines):
+    found = batch_choosers(DataLoader(LIBRARY, **arguments))
+    assert [(file, last - first, name) for file, first, last, name in found] == [
+        (__file__, n, "__iter__") for n in lines
+    ]

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -224,6 +225,17 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
         now[0] += 7
         plan.boundary()
     assert windows[0] == ("light", 7.0, False)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(("num_ranks", "is_over"), [(1, True), (2, False)])
+def test_ranks_that_record_together_have_no_bound_of_time(tmp_path, monkeypatch, quick, num_ranks, is_over):
+    now = [0.0]
+    monkeypatch.setattr("diagnose.capture.record.plan.time.monotonic", lambda: now[0])
+    hooks = replace(hooks_of(tmp_path), num_ranks=num_ranks)
+    plan = Plan(CaptureOptions(output=tmp_path, quick=quick, max_seconds=8.0), hooks, Measurements())
+    now[0] = 9.0
+    assert plan.cut() is is_over
 
 
 def test_few_long_steps_are_waited_for_and_recorded(tmp_path, monkeypatch):

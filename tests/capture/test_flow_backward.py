@@ -6,8 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from diagnose.capture.dataflow.stacks import Stacks
-from diagnose.capture.dataflow.window import record_dataflow
-from tests.capture.flows import line_of, named, only
+from tests.capture.flows import line_of, named, only, record_dataflow
 
 
 def test_a_write_to_a_view_belongs_to_its_operator_in_the_backward_pass():

@@ -25,6 +25,12 @@ def seen(*tensors, in_place=True, **options):
     return [found[number] for number in numbers]
 
 
+def gradient(tensor, *, in_place=True):
+    looks = Contents(in_place=in_place)
+    number = looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=False)
+    return looks.finish()[number]
+
+
 def one(tensor, *, in_place=True):
     return seen(tensor, in_place=in_place)[0]
 
@@ -180,11 +186,23 @@ def test_rows_of_zeros():
     tensor[::2] = 0.0
     tensor[1, 3:] = 0.0
     assert one(tensor).zero_rows == 0.5
+    assert one(tensor.where(tensor > 0, torch.tensor([0.0, -0.0]).repeat(5))).zero_rows == 0.5  # products with zero
     assert one(torch.randn(1000, 64).relu().index_fill(0, torch.arange(600), 0.0)).zero_rows == pytest.approx(
         0.6, abs=0.1
     )
     assert one(torch.randn(1000, 64).relu()).zero_rows == 0.0
     assert one(torch.ones(64, 10) + torch.eye(10).repeat(7, 1)[:64]).zero_rows == 0.0
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_rows_of_zeros_in_gradients_are_seen_on_devices_too(dtype, in_place):
+    made = torch.ones(64, 10, dtype=dtype)
+    made[::2] = -0.0
+    made[1::2, :9] = 0.0
+    assert gradient(made, in_place=in_place).zero_rows == 0.5
+    assert gradient(torch.randn(64, 10, dtype=dtype), in_place=in_place).zero_rows == 0.0
+    assert gradient(made.view(-1), in_place=in_place).zero_rows <= 0.0
 
 
 @BOTH

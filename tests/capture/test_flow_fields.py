@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from diagnose.capture.dataflow.window import DataflowWindow, record_dataflow
-from tests.capture.flows import line_of, named, only, value
+from diagnose.capture.dataflow.window import DataflowWindow
+from tests.capture.flows import line_of, named, only, record_dataflow, value
 
 
 class Net(nn.Module):

@@ -9,10 +9,11 @@ import torch
 from torch import distributed, nn
 
 from diagnose.capture import CaptureOptions, Tracer, capture_steps
-from diagnose.capture.dataflow.window import DataflowWindow, record_dataflow
+from diagnose.capture.dataflow.window import DataflowWindow
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import FLOW_STEPS, FlowSteps
 from diagnose.trace_reader.folders import open_captures
+from tests.capture.flows import record_dataflow
 
 NAME = "rank0.dataflow.json.gz"
 

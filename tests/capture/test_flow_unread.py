@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from diagnose.capture.dataflow import table as unread
-from diagnose.capture.dataflow.window import record_dataflow
 from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.liveness import dead_work
+from tests.capture.flows import record_dataflow
 from tests.dataflow.table import lines
 
 SOURCE = """

@@ -46,10 +46,10 @@ class Step:
         return self
 
     def evaluates(self, *what):
-        self.phases.mode("model", False)
+        self.phases.mode(False)
         for part in what:
             part(self)
-        self.phases.mode("model", True)
+        self.phases.mode(True)
         return self
 
     def saves(self, time):
@@ -115,10 +115,10 @@ def test_an_evaluation_is_what_lies_between_eval_and_train(step):
 
 
 def test_a_module_that_stays_in_evaluation_mode_while_others_train_is_not_evaluated(step):
-    step.phases.mode("teacher", False)
+    step.phases.mode(False)
     step.trains(10).taken()
     step.loads(5).trains(10)
-    step.phases.mode("model", True)
+    step.phases.mode(True)
     assert step.taken() == times(loading=5, backwards=1, work=64)
 
 
@@ -135,7 +135,7 @@ def test_checkpoints_and_what_follows_the_update(step):
 
 
 def test_an_evaluation_goes_on_over_a_boundary(step):
-    step.phases.mode("model", False)
+    step.phases.mode(False)
     assert step.passes(7).taken() == times(evaluation=7)
     assert step.passes(8).taken() == times(evaluation=8)
 

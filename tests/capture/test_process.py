@@ -3,62 +3,13 @@
 import multiprocessing
 import os
 import queue
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.process.process import busy_share
-from diagnose.capture.record import script_config
 from diagnose.capture.record.script_config import ScriptConfig
 
 TICK = os.sysconf("SC_CLK_TCK")
-
-
-@pytest.fixture
-def proc(tmp_path):
-    """Return a function that writes a process of /proc: CPU seconds, and the uptime at which it began; now is 100."""
-    (tmp_path / "uptime").write_text("100.00 180.00\n")
-
-    def write(pid, *, user_s, system_s, began_s):
-        fields = ["S", *"0" * 10, str(int(user_s * TICK)), str(int(system_s * TICK)), *"0" * 6, str(began_s * TICK)]
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (odd) name) {' '.join(fields)} 0 0\n")
-
-    return write
-
-
-def test_the_share_is_of_the_lives_of_all_processes_together(proc, tmp_path):
-    proc(7, user_s=25, system_s=5, began_s=60)  # 30 of 40 s
-    proc(8, user_s=1, system_s=1, began_s=90)  # 2 of 10 s
-    assert busy_share([7], tmp_path) == 0.75
-    assert busy_share([8], tmp_path) == 0.2
-    assert busy_share([7, 8], tmp_path) == 32 / 50
-
-
-def test_of_a_process_that_is_gone_nothing_is_known(proc, tmp_path):
-    proc(7, user_s=1, system_s=0, began_s=60)
-    assert busy_share([7, 9], tmp_path) is None
-    assert busy_share([], tmp_path) is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_the_files_of_this_system_are_read():
-    assert busy_share([os.getpid()]) >= 0
-
-
-def test_the_loader_s_workers_are_taken_down_while_they_live(monkeypatch):
-    class Iterator:
-        _workers = (SimpleNamespace(pid=7), SimpleNamespace(pid=8))
-
-    shares = {(7, 8): 0.6404}
-    monkeypatch.setattr(script_config, "busy_share", lambda pids: shares[tuple(pids)])
-    config, dataset, iterator = ScriptConfig(), object(), Iterator()
-    config.loader_opened(SimpleNamespace(num_workers=2), dataset)
-    config.batch_delivered(dataset, iterator)
-    config.settle()
-    assert config.loader["num_workers"] == 2
-    assert config.loader["workers_busy"] == 0.64
 
 
 def of_workers(dataset, queue, *, made=False):

@@ -7,15 +7,13 @@ from diagnose.cli.main import run
 
 
 def test_a_quota_and_a_limit_of_a_container_are_named(tmp_path):
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
     (tmp_path / "memory.max").write_text("4000000000\n")
     (tmp_path / "memory.current").write_text("3500000000\n")
-    cpus = check_cpus(tmp_path, cores=8)
-    assert (cpus.status, cpus.found) == ("limited", "2.5 of 8 cores can be used")
-    assert cpus.fix == "Set OMP_NUM_THREADS and the number of loader workers for 2.5 cores."
+    cpus = check_cpus(usable=2, seen=8)
+    assert (cpus.status, cpus.found) == ("limited", "2 of 8 cores can be used")
+    assert cpus.fix == "Set OMP_NUM_THREADS and the number of loader workers for 2 cores."
     assert check_memory_limit(tmp_path).found == "0.5 of 4.0 GB are left below the container's limit"
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert check_cpus(tmp_path, cores=8).status == "ok"
+    assert check_cpus(usable=8, seen=8).status == "ok"
     assert check_memory_limit(tmp_path / "none").status == "ok"
 
 

@@ -17,9 +17,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from diagnose.capture.frames.stretch import UNKNOWN, state_in
 from diagnose.capture.record import sampler as module
 from diagnose.capture.record import taken as taken_module
-from diagnose.capture.record.sampler import UNKNOWN, Sampler
+from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.taken import Taken
 
@@ -200,7 +201,7 @@ def test_a_thread_that_waits_does_not_run():
 def test_the_state_is_the_letter_after_the_name(tmp_path, line, state):
     (tmp_path / "stat").write_bytes(line)
     with (tmp_path / "stat").open("rb") as file:
-        assert module._state_in(file.fileno()) == state
+        assert state_in(file.fileno()) == state
 
 
 def clocks(monkeypatch, cpu_ns, wall_ns):
@@ -223,12 +224,6 @@ def test_the_cpu_time_since_the_last_sample_comes_before_the_state(monkeypatch, 
     monkeypatch.setattr(module.os, "open", lambda _path, flags: opened(tmp_path / "stat", flags))
     with module._states(0, 7) as running:
         assert running() == state
-
-
-def test_without_a_state_the_cpu_time_decides(monkeypatch):
-    clocks(monkeypatch, [0, 60, 100, 100], [0, 100, 200, 300])
-    running = module._by_cpu_time(0)
-    assert [running(), running(), running()] == [1, 0, 0]
 
 
 def test_the_cost_of_sampling_is_in_the_summary():

@@ -1,6 +1,5 @@
 """The source lines that a capture stores: what ran, little of it, masked."""
 
-import hashlib
 import linecache
 import os
 import stat
@@ -29,8 +28,6 @@ def test_the_lines_asked_for_and_no_others(tmp_path):
     file = an_hour_old(tmp_path / "train.py")
     found = SourceLines(tmp_path).stored([("train.py", 3), (str(file), 4), ("train.py", 2), ("train.py", 99)])
     assert texts(found) == {"train.py": {"3": "api_key = '***'; train()"}, str(file): {"4": "last()"}}
-    assert found["files"]["train.py"]["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
-    assert found["files"]["train.py"]["changed_at"].endswith("+00:00")
 
 
 SEVERAL = "loss = measure(\n    model(x),\n    y,\n)\nfor a, b in zip(\n    x, y\n):\n    add(a)\n    add(b)\n"

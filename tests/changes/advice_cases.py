@@ -27,6 +27,8 @@ LOOKUP = {
     },
 }  # fmt: skip
 BUILT_IN_A_CALL = {**LOOKUP, "made": {**LOOKUP["made"], "lines": ["identities = list(rows)"], "end": (12, 23)}}
+SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at": " at train.py:3"}
+DRAWN = {"weights": "weights", "num": "3", "source": "rng"}
 MADE = {**LOADS_ONCE, **SLOW}
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
 HALVES = ("aten::linalg_vector_norm",)
@@ -67,7 +69,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {**SLOW, "is_array_call": True}, {**SLOW, "behind_draw": True, "draws": DRAWS},
         {**SLOW, "draws": DRAWS}, {**SLOW, "draws": DRAWS, "iterable": True}, {**SLOW, "iterable": True},
         {**SLOW, "lookup": LOOKUP}, {**SLOW, "lookup": BUILT_IN_A_CALL}, {**SLOW, "lookup": {**LOOKUP, "made": None}},
-        LOADS_ONCE, MADE, {**MADE, "sampler": None},
+        LOADS_ONCE, MADE, {**MADE, "sampler": None}, SAMPLER,
+        *({**SAMPLER, "draw": {**DRAWN, "work": work}} for work in ("choice", "multinomial", "choices")),
     ),
     "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),
@@ -98,6 +101,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"attention": False, "kernel": "reduce_kernel", "kernel_pattern": "reduce"},
     ),
     "misaligned-matmul": ({"size": 50257, "padded_size": 50304},),
+    "slow-fft-length": tuple(
+        {"kind": kind, "length": 20479, "fast": 20480, "fast_product": "2^12 x 5", "lower": 20160, "added": 1}
+        for kind in ("convolution", "periodic", "spectrum")
+    ),
     "unfused-optimizer": (
         {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
         {"name": "AdamW", "has_device": True}, {"name": "AdamW", "in_graph": True}, {"name": "AdamW", "foreach": True},

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 
 from diagnose.model.capture import RunSteps
-from diagnose.model.records import LookupRecord
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.reports.text import render
 
@@ -154,43 +152,6 @@ def test_two_loops_of_a_short_function_are_named_together(recording):
 
 def advised(r):
     return next(p for p in r.prescribe("data-stall") if p.id == "cheaper-sample")
-
-
-MADE = {
-    "name": "list", "file": "", "first": 8, "begin": (10, 13), "end": (10, 26),
-    "lines": ("class A:", "  def __init__(self, docs):", "    self.a = list(docs[0])", "    self.b = 0"),
-}  # fmt: skip
-
-
-def looking_up(recording, made=None, *, line=31, name="self.a"):
-    """Return the prescription where a slow line looks up in a list that line 10 builds."""
-    known = msgspec.convert({"line": line, "last": line, "name": name, "built": 10, "made": made}, LookupRecord)
-    capture = replace(computing(recording, lines=(31,), cores=1).capture(), lookups={"data.py": (known,)})
-    (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "cheaper-sample"]
-    return p
-
-
-def test_a_list_that_a_slow_line_looks_up_in_becomes_a_set(recording, presentable):
-    p = looking_up(recording, MADE)
-    presentable(p)
-    assert p.title == "Make self.a a set at data.py:10: data.py:31, which takes 100 % of loading"
-    assert [line for line in p.diff.splitlines() if line[0] in "-+"] == [
-        "--- a/data.py",
-        "+++ b/data.py",
-        "-    self.a = list(docs[0])",
-        "+    self.a = set(docs[0])",
-    ]
-    assert (p.before, p.after, p.needs) == ("self.a = list(docs[0])", "self.a = set(docs[0])", "")
-    assert p.safety.startswith("same numbers where each value in self.a has a hash")
-    assert p.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(890_000, rel=0.01))
-
-
-@pytest.mark.parametrize(("text", "becomes"), [("[x for x in d]", "{x for x in d}"), ("['a',\n'b']", "{'a',\n'b'}")])
-def test_brackets_become_those_of_a_set(recording, text, becomes):
-    lines = f"    self.a = {text}".split("\n")
-    end = (9 + len(lines), len(lines[-1]))
-    made = {**MADE, "first": 10, "lines": lines, "begin": (10, 13), "end": end}
-    assert looking_up(recording, made).after == f"self.a = {becomes}"
 
 
 def test_the_training_loop_is_no_sample(recording):

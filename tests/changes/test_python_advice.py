@@ -7,7 +7,7 @@ import pytest
 from diagnose.analyzers import python_stall
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.records import LookupRecord
+from diagnose.model.records import DequeRecord
 from diagnose.pipeline.find import build_tables
 
 PLACE = Where("train.py", 40, "write")
@@ -54,16 +54,14 @@ def test_nothing_is_advised_for_what_passes_in_an_optimizers_step(late, until, a
     assert [p.id for p in late.prescribe("python-stall")] == ["python-off-the-loop"] * advised
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_a_line_that_goes_through_a_list_or_a_deque_is_named_with_what_it_goes_through(late, indexed):
+def test_a_line_that_indexes_a_deque_is_named_with_the_deque(late):
     late.samples_every(10, 210, 680, ("train.py", 40, "sample"), 1)
     late.lines["train.py", 40] = "return [self.items[row] for row in rows]"
-    record = LookupRecord(line=40, last=40, name="self.items", built=12, indexed=indexed)
-    capture = replace(late.capture(), lookups={"train.py": (record,)})
+    record = DequeRecord(line=40, last=40, name="self.items", built=12)
+    capture = replace(late.capture(), deques={"train.py": (record,)})
     t = build_tables(capture, capture.trace)
     (finding,) = python_stall.find(t)
     (p,) = prescribe(finding, t.steps.step_ns)
     assert [place.line for place in finding.where[:2]] == [40, 12]
-    what = "Indexing the deque" if indexed else "Searching the list"
-    assert finding.title == f"{what} self.items takes longer the more it holds"
+    assert finding.title == "Indexing the deque self.items takes longer the more it holds"
     assert "a dict or a set in place of a search" in p.after

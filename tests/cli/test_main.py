@@ -248,3 +248,10 @@ def test_the_end_of_a_full_device_is_pythons_own():
         )
     assert left.returncode != 0
     assert "No space left" in left.stderr
+
+
+def test_another_package_of_the_name_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli" / "main.py"))
+    (tmp_path / "patchlib.py").touch()
+    assert cli.run(["--version"]) == 2
+    assert "pip uninstall -y diagnose torch-diagnose, then pip install torch-diagnose" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_without_the_extra_one_sentence_names_the_remedy(monkeypatch, capsys):
     assert run(["mcp"]) == 4
     assert capsys.readouterr().err == (
         "diagnose: error: diagnose mcp serves the Model Context Protocol, which needs packages that are not installed: "
-        "pip install 'diagnose[mcp]'.\n"
+        "pip install 'torch-diagnose[mcp]'.\n"
     )
 
 

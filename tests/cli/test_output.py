@@ -43,7 +43,7 @@ def test_json_is_all_of_standard_output_and_a_file_is_written_besides(replayed, 
 
 def test_text_has_the_language_that_was_asked_for_and_json_has_one(replayed, capsys):
     assert cli.run(["what-if", "a.json", "--lang", "zh", "-q", "-o", "r.json"]) == 0
-    assert capsys.readouterr().out == "当前每步   1.00 ms\n"
+    assert capsys.readouterr().out == "当前步时   1.00 ms\n"
     assert json.loads((replayed / "r.json").read_text()) == {"now_ms": 1.0}
     assert cli.run(["what-if", "a.json", "-q"]) == 0
     assert capsys.readouterr().out == "step now   1.00 ms\n"

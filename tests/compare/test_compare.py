@@ -29,7 +29,7 @@ def test_a_step_that_grew_is_slower_and_its_causes_are_named(side):
 def test_a_difference_within_the_spread_of_the_runs_is_undecided(side):
     c = compare(side(20, runs_ms=(18, 20, 22)), side(22, runs_ms=(21, 22, 23)))
     assert (c.is_slower, c.is_faster, c.evaluation.outcome) == (False, False, "undecided")
-    assert sentence(c).startswith("Undecided: 20.0 ms before, 22.0 ms after; the mean recorded step is 1.100 ×")
+    assert sentence(c).startswith("1.10x slower, not certain: 20.0 ms before, 22.0 ms after, mean recorded steps (")
 
 
 def test_unprofiled_steps_are_compared_where_every_run_has_them(reports, capsys):
@@ -48,7 +48,7 @@ def test_the_steps_that_are_printed_are_those_that_were_evaluated(reports, capsy
     after = reports("b", 54.5, 54.6, 54.4, unprofiled_ms=(40, 40, 40))
     assert run(["compare", "--before", before[0], "--before", before[1], "--before", before[2], *after]) == 0
     first, _, rest = " ".join(capsys.readouterr().out.split()).partition(".json: ")
-    assert first.startswith("The step is faster: 48.0 ms before, 40.0 ms after; the mean unprofiled step is 0.833 ×")
+    assert first.startswith("1.20x faster: 48.0 ms before, 40.0 ms after, mean unprofiled steps (1.20x")
     assert "51.0" not in first
     assert "Below: the mean recorded step, 51.0 ms before and 54.6 ms after" in rest
 
@@ -197,7 +197,7 @@ def test_one_report_a_side_is_undecided(reports, capsys):
     names = [*reports("a", 20), *reports("b", 26)]
     assert run(["compare", *names]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("Undecided: 20.0 ms before, 26.0 ms after")
+    assert shown.startswith("1.30x slower, not tested: 20.0 ms before, 26.0 ms after")
     assert "Record at least 2 runs of the baseline, better 3 of each side; " in shown
 
 

@@ -64,7 +64,7 @@ def test_one_run_a_side_is_undecided_and_passes(reports, capsys):
     names = [*reports("a", 20), *reports("b", 28)]
     assert run(["gate", "--junit", "j.xml", *names]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("undecided: 20.0 ms before, 28.0 ms after")
+    assert shown.startswith("undecided: 1.40x slower, not tested: 20.0 ms before, 28.0 ms after")
     assert "Record at least 2 runs of the baseline" in shown
 
 
@@ -73,7 +73,7 @@ def test_several_captures_a_side(reports, capsys):
     named = [word for name in before for word in ("--baseline", name)]
     assert run(["gate", *named, *after]) == 3
     assert capsys.readouterr().out.startswith(
-        "failed: The step is more than 5 % slower than the baseline: 20.0 ms before, 26.0"
+        "failed: The step is more than 5 % slower than the baseline: 1.30x slower: 20.0 ms before, 26.0"
     )
     assert run(["gate", *named, before[0], before[2]]) == 0
     capsys.readouterr()
@@ -138,7 +138,7 @@ def test_unlike_sides_end_with_exit_code_7(reports, capsys):
     assert "not comparable: The number of processes differs: 1 before, 2" in capsys.readouterr().out
     assert run(["gate", "--allow-differences", "base.json", *after]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("passed: The step is no more than 5 % slower than the baseline: 20.0 ms before, 20.0 ms")
+    assert shown.startswith("passed: The step is no more than 5 % slower than the baseline: 1.00x faster: 20.0 ms")
     assert "The number of processes differs: 1 before, 2 after." in shown
 
 

@@ -24,7 +24,7 @@ def slower(side):
 
 def test_before_and_after_stand_side_by_side(slower):
     text = text_of(as_html(slower))
-    assert "Slower The step is slower: 100 ms → 150 ms" in text
+    assert "Slower 1.50x slower: 100 ms → 150 ms" in text
     assert "1.50 ×" in text
     assert "computing 90.0 % data-stall 10.0 %" in text
     assert "computing 60.0 % data-stall 40.0 %" in text
@@ -33,7 +33,7 @@ def test_before_and_after_stand_side_by_side(slower):
 
 def test_a_gate_has_its_own_answer(slower):
     text = text_of(as_html(slower, evaluate_gate(slower)))
-    assert "diagnose gate Failed The step is slower" in text
+    assert "diagnose gate Failed 1.50x slower" in text
     assert "The step is more than 5 % slower than the baseline" in text
 
 

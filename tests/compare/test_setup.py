@@ -67,12 +67,12 @@ def test_what_an_older_report_lacks_is_unknown(reports, capsys):
 
 
 def test_unlike_sides_are_not_comparable_unless_that_is_allowed(reports, capsys):
-    before, after = reports("a", 20, 20.1, 19.9, torch="2.6.0"), reports("b", 26, 26.1, 25.9, torch="2.7.0")
+    before, after = reports("a", 20, 20.1, 19.9, devices=("A",)), reports("b", 26, 26.1, 25.9, devices=("B",))
     both = ["--before", before[0], "--before", before[1], "--before", before[2], *after]
     assert run(["compare", *both]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("Not comparable. The torch version differs: 2.6.0 before, 2.7.0 after. Record both alike")
-    assert "or give --allow-differences, which compares them nevertheless and lists what differs. before" in shown
+    assert shown.startswith("Not comparable. The device differs: A before, B after. Record both alike")
+    assert "differences, which compares them nevertheless and lists what differs. before" in shown
     assert "Below:" not in shown
     assert "Where the" not in shown
     assert run(["compare", "--json", *both]) == 0
@@ -82,8 +82,8 @@ def test_unlike_sides_are_not_comparable_unless_that_is_allowed(reports, capsys)
     assert run(["compare", "--allow-differences", *both]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Below: the mean recorded step" in shown
-    assert shown.startswith("The step is slower: 20.0 ms before, 26.0 ms after")
-    assert "The torch version differs: 2.6.0 before, 2.7.0 after." in shown
+    assert shown.startswith("1.30x slower: 20.0 ms before, 26.0 ms after")
+    assert "The device differs: A before, B after." in shown
 
 
 def test_runs_of_one_side_that_differ_are_named_too(reports, capsys):
@@ -110,3 +110,13 @@ def test_what_a_capture_holds_comes_into_its_report(late):
         "num_threads": 2,
     }
     assert from_json(late.diagnosis().to_json(), source="r.json").source.setup == source["setup"]
+
+
+def test_what_may_be_the_change_is_a_note_of_a_comparison_and_stops_a_gate(reports, capsys):
+    before = reports("a", 20, 20.1, 19.9, command="train.py", torch="2.6.0")
+    after = reports("b", 16, 16.1, 15.9, command="train.py --compile", torch="2.7.0")
+    assert run(["compare", "--before", before[0], "--before", before[1], "--before", before[2], *after]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("1.25x faster: 20.0 ms before, 16.0 ms after")
+    assert "The list of arguments differs: none before, --compile after." in shown
+    assert run(["gate", "--baseline", before[0], "--baseline", before[1], *after]) == 7

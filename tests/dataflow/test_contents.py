@@ -67,7 +67,7 @@ def test_padding_goes_through_all_that_has_its_positions():
 )
 def test_of_signals_and_frames_the_padded_positions_are_the_second_dimension(shape, facts, found):
     t = Table()
-    t.op("relu", t.value(*shape, **facts), line=2, ns=10)
+    t.op("mul", t.value(*shape, **facts), t.value(1, role="parameter"), line=2, ns=10)
     records = work_on_nothing(t.graph())
     assert [(one.kind, one.shape, one.dtype, one.extent) for one in records] == [
         ("padding", (4, 16), "float32", 0.25)
@@ -91,33 +91,42 @@ def test_a_padded_batch_may_be_made_in_the_step_and_what_is_computed_of_it_is_no
     facts = {"padded": 0.5}
     batch = t.op("pad", t.value(4, 8, dtype="int64"), shape=(4, 16), line=2, ns=0, facts=facts)
     mask = t.op("ne", batch, dtype="int64", line=3, ns=10, facts=facts)
-    t.op("mul", mask, line=4, ns=90)
+    t.op("mul", mask, t.value(1, role="parameter"), line=4, ns=90)
     (found,) = work_on_nothing(t.graph())
     assert (found.kind, found.value_line.line, lines(found.work)) == ("padding", 2, [3, 4])
 
 
-def ignored(*, metric: bool) -> Table:
-    """Return logits of line 3 whose gradient is zero in three of four rows."""
+def test_the_positions_of_targets_go_through_no_layer_and_are_no_padding():
     t = Table()
-    logits = t.op("mm", t.value(8, 4), t.value(4, 100), shape=(8, 100), line=3, ns=40)
-    loss = t.op("_log_softmax", logits, line=4, ns=0)
-    if metric:
-        t.op("argmax", logits, shape=(8,), line=5, ns=0)
-    back = {"phase": "backward"}
-    gradient = t.op("_log_softmax_backward_data", loss, line=4, ns=20, facts={"zero_rows": 0.75}, forward=1, **back)
-    t.op("mm", gradient, shape=(8, 4), line=3, ns=40, forward=0, **back)
-    return t
+    weight = t.op("_to_copy", t.value(8, 100, role="parameter"), dtype="bfloat16", line=3, ns=0)
+    targets = t.value(4, 16, dtype="int64", padded=0.75)
+    inputs = t.op("randint", shape=(4, 16), dtype="int64", draws=True, line=1, ns=0)
+    hidden = t.op("embedding", t.value(9, 8, role="parameter"), inputs, shape=(4, 16, 8), dtype="float32", line=2)
+    logits = t.op("mm", hidden._replace(shape=(64, 8), stride=(8, 1)), weight, shape=(64, 100), line=3, ns=40)
+    loss = t.op("nll_loss_forward", logits, targets._replace(shape=(64,), stride=(1,)), shape=(), line=4)
+    gradient = t.op("nll_loss_backward", loss, logits, targets, shape=(64, 100), line=4, phase="backward", forward=3)
+    t.op("mm", gradient, weight, shape=(64, 8), line=3, phase="backward", forward=2)
+    assert work_on_nothing(t.graph()) == ()
+    moved = t.op(
+        "embedding", t.value(9, 8, role="parameter"), targets, shape=(4, 16, 8), dtype="float32", line=5, ns=40
+    )
+    t.op("mm", moved, t.value(8, 8, role="parameter"), shape=(64, 8), line=6, ns=40)
+    (found,) = work_on_nothing(t.graph())  # a decoder's inputs are its targets, one position later
+    assert (found.kind, found.extent) == ("padding", 0.75)
+    assert {5, 6} <= set(lines(found.work))
 
 
-def test_rows_without_gradient_count_in_both_passes():
-    (found,) = work_on_nothing(ignored(metric=False).graph())
-    assert (found.kind, found.value_line.line, lines(found.work)) == ("ignored rows", 4, [3])
-    assert found.work.share * found.avoidable == pytest.approx(0.8 * 0.75)
-
-
-def test_rows_that_a_metric_reads_count_in_the_backward_pass_only():
-    (found,) = work_on_nothing(ignored(metric=True).graph())
-    assert found.work.share * found.avoidable == pytest.approx(0.4 * 0.75)
+@pytest.mark.parametrize(("padded", "found"), [(0.5, ["padding"]), (0.25, ["ignored rows", "padding"])])
+def test_rows_that_are_left_out_since_they_are_padding_count_as_that(padded, found):
+    t = Table()
+    batch, weight = t.value(4, 16, dtype="int64", padded=padded), t.value(8, 8, role="parameter")
+    rows = t.op("embedding", weight, batch, shape=(64, 8), dtype="float32", line=2)
+    logits = t.op("mm", rows, weight, line=3, ns=100)
+    t.op("mul", logits, t.value(64, 1), line=4)
+    back = {"phase": "backward", "facts": {"zero_rows": 0.75}}
+    gradient = t.op("mul", t.value(64, 8), logits, shape=(64, 8), line=4, forward=2, **back)
+    t.op("mm", gradient, weight, line=3, ns=100, forward=1, **back)
+    assert [one.kind for one in work_on_nothing(t.graph())] == found
 
 
 def test_half_of_an_attention_under_a_triangle_is_for_nothing():

@@ -22,12 +22,58 @@ def test_values_within_a_chain_need_not_move():
     assert found.avoidable == pytest.approx(2 / 3)
 
 
-def test_a_value_that_two_operators_read_ends_a_cluster():
+def test_several_operators_may_read_a_value_in_one_kernel():
     t = Table()
     x = t.op("exp", t.value(256), line=5)
-    t.op("add", x, line=5)
-    t.op("mul", x, line=5)
+    t.op("sub", x, t.op("mean", x, shape=(1,), line=5), line=5)
+    (found,) = unfused_clusters(t.graph())
+    assert (len(found.work.operators), found.bytes_moved - found.bytes_not_moved) == (3, 2 * KB)
+
+
+def test_a_value_that_is_read_behind_a_product_too_ends_a_cluster():
+    """The sum waits for the product, which waits for the value: no kernel makes both."""
+    t = Table()
+    x = t.op("exp", t.value(256, 1), line=5)
+    product = t.op("mm", t.op("neg", x, line=5), t.value(1, 1), line=5)
+    t.op("add", x, product, line=5)
     assert unfused_clusters(t.graph()) == ()
+
+
+def test_casts_belong_to_a_cluster():
+    t = Table()
+    x = t.op("_to_copy", t.value(256, dtype="bfloat16"), dtype="float32", line=5)
+    x = chain(t, x, "pow", "rsqrt", "mean")
+    t.op("_to_copy", x, dtype="bfloat16", line=5)
+    (found,) = unfused_clusters(t.graph())
+    assert (found.kind, len(found.work.operators)) == ("norm", 5)
+    assert found.bytes_moved - found.bytes_not_moved == 2 * 256 * 2
+
+
+def test_what_a_cluster_reads_several_times_comes_in_once():
+    t = Table()
+    x = t.value(256)
+    t.op("mul", x, t.op("tanh", t.op("pow", x, line=5), line=5), line=5)
+    (found,) = unfused_clusters(t.graph())
+    assert found.bytes_moved - found.bytes_not_moved == 2 * KB
+
+
+def test_what_is_done_to_a_norm_outside_of_its_function_is_no_part_of_it():
+    t = Table()
+    x = t.op("add", t.value(256), line=30)
+    for name in ("pow", "mean", "add", "rsqrt", "mul"):
+        x = t.op(name, x, line=5, at=(31,))
+    t.op("relu", x, line=32)
+    (found,) = unfused_clusters(t.graph())
+    assert (found.kind, len(found.work.operators), [line.line for line in found.work.lines]) == ("norm", 5, [5])
+
+
+def test_the_sums_for_a_weight_belong_to_the_backward_pass_of_its_norm():
+    t = Table()
+    chain(t, t.value(4, 64), "pow", "mean", "add", "rsqrt", "mul")
+    product = t.op("mul", t.value(4, 64), t.value(4, 64), line=5, phase="backward")
+    t.op("sum", product, shape=(64,), line=5, phase="backward")
+    (found,) = unfused_clusters(t.graph())
+    assert len(found.work.operators) == 7
 
 
 @pytest.mark.parametrize(

@@ -123,3 +123,35 @@ def test_views_of_a_loop_belong_to_it():
         t.op("exp", row, line=7)
     (found,) = loops(t.graph())
     assert len(found.work.operators) == 16
+
+
+def test_an_average_that_a_library_updates_one_by_one_is_a_loop_over_the_model():
+    t = Table()
+    count = t.value(1, role="buffer")
+    for _ in range(8):
+        weight, average = t.value(4, 4, role="parameter"), t.value(4, 4, role="buffer")
+        t.op("_to_copy", count, line=95, phase="optimizer")
+        scaled = t.op("mul.Tensor", average, line=95, phase="optimizer")
+        t.op("lerp", scaled, weight, line=95, phase="optimizer")
+    t.op("add_.Tensor", into=count, line=95, phase="optimizer")
+    (found,) = loops(t.graph())
+    assert (found.kind, found.line.line, found.num_calls, found.longest_chain) == ("independent", 95, 8, 1)
+    assert (found.of_model, len(found.work.operators)) == (True, 24)
+
+
+def test_experts_with_weights_of_their_own_are_no_loop_over_the_model():
+    t = Table()
+    x = t.value(4, 4)
+    for i in range(8):
+        t.op("native_layer_norm", x, t.value(4, role="parameter"), line=7, module=f"experts.{i}")
+    (found,) = loops(t.graph())
+    assert not found.of_model
+
+
+def test_the_lines_that_all_of_a_loop_is_called_through_are_known():
+    t = Table()
+    for _ in range(8):
+        each = t.op("mul.Tensor", t.value(4), line=19, at=(16, 20, 95))
+        t.op("copy_", each, into=t.value(4), line=16, at=(20, 95))
+    (found,) = loops(t.graph())
+    assert (found.line.line, [frame.line for frame in found.called]) == (95, [20, 16])

@@ -134,16 +134,22 @@ def test_captures_of_two_runs_are_not_mixed(within, tmp_path):
     assert "capture/rank1.light.pt.trace.json is of another run" in diagnosis["trust"][-1]["text"]
 
 
-def test_a_report_is_written_only_where_nothing_is(diagnose, tmp_path):
+def test_a_report_takes_the_place_of_a_page_of_ours_and_of_nothing_else(diagnose, tmp_path):
     (tmp_path / "trace.json").write_text(kineto())
     first = diagnose("analyze", "trace.json", "--html", "r.html", "-o", "r.json")
     assert first.returncode == 0, first.stderr
-    page = (tmp_path / "r.html").read_bytes()
-    second = diagnose("analyze", "trace.json", "--html", "r.html")
-    assert second.returncode == 6
-    assert "--force" in failure(second)
-    assert (tmp_path / "r.html").read_bytes() == page
-    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "kernel-bound"
+    again = diagnose("analyze", "trace.json", "--html", "r.html")
+    assert again.returncode == 0, again.stderr
+    mine = b"<html><title>my page, made by diagnose</title></html>"
+    (tmp_path / "mine.html").write_bytes(mine)
+    (tmp_path / "link.html").symlink_to("r.html")
+    for name in ("mine.html", "link.html", "r.json"):
+        held = (tmp_path / name).read_bytes()
+        refused = diagnose("analyze", "trace.json", "-o", name)
+        assert refused.returncode == 6
+        assert "--force" in failure(refused)
+        assert (tmp_path / name).read_bytes() == held
+    assert (tmp_path / "link.html").is_symlink()
 
 
 def test_analysing_imports_no_torch(tmp_path):

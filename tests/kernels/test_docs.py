@@ -29,7 +29,8 @@ EXAMPLES = [
     for number, example in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
     if "diagnose.kernels" in example
 ]
-PAGE = (ROOT / "docs" / "remedies.md").read_text(encoding="utf-8")
+REMEDIES = (ROOT / "docs" / "remedies.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "evaluation" / "pages" / "remedies.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("| technique | module | cures | tests | figures |")[2].partition("\n\n")[0]
 ROWS = [[cell.strip() for cell in line.strip("| ").split("|")] for line in TABLE.splitlines()[2:]]
 BY_TECHNIQUE = [pytest.param(row, id=row[0]) for row in ROWS]
@@ -71,10 +72,24 @@ def test_a_row_names_what_is_there(row):
     assert figures
 
 
-def test_every_module_has_a_row_made_from_what_hands_it_over():
-    table = PAGE.partition("<!-- modules: made by scripts/rules -->")[2].partition("<!-- end of modules -->")[0]
+def modules(page):
+    """Return the rows of a page's table of modules by their names."""
+    table = page.partition("<!-- modules: made by scripts/rules -->")[2].partition("<!-- end of modules -->")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
-    rows = {row[0].strip("`"): row for row in cells}
+    return {row[0].strip("`"): row for row in cells}
+
+
+def test_every_module_has_a_line_of_what_it_does_and_which_changes_hand_it_over():
+    rows, listed = modules(REMEDIES), [m for m in public_modules() if not m.name.startswith("ops.")]
+    assert sorted(rows) == [m.name for m in listed]
+    for m in listed:
+        _, does, changes = rows[m.name]
+        assert does.endswith(".")
+        assert re.findall(r"\[([\w-]+)\]", changes) == list(m.changes)
+
+
+def test_every_module_has_a_row_made_from_what_hands_it_over():
+    rows = modules(PAGE)
     assert sorted(rows) == [m.name for m in public_modules()]
     for m in public_modules():
         _, prescribed, trial, cpu, script, gpu = rows[m.name]

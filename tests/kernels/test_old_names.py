@@ -19,7 +19,7 @@ RENAMED = [
     ("distributed.one_process", "distributed.single_process_parity", "compare_with_one_process"),
 ]
 
-POLICY = (Path(__file__).parents[2] / "docs" / "versioning.md").read_text(encoding="utf-8")
+POLICY = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
 TERM = re.search(r"It stays for (.+), whichever is longer", POLICY)[1]
 
 

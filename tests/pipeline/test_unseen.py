@@ -18,7 +18,7 @@ RECORDED = sorted(path for folder in ("traces", "captures") for path in (FIXTURE
 READERS = {
     "shapes": {
         "at-roofline", "layout-copy", "misaligned-matmul",
-        "scatter-atomics", "slow-kernel", "unfused-attention",
+        "scatter-atomics", "slow-fft-length", "slow-kernel", "unfused-attention",
         "unfused-elementwise", "uncached-generation",
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
@@ -86,7 +86,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     d = analyze_rank(STRIPPED["shapes"](capture), draw=False)
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
-    assert d.unseen == {"shapes": 6}
+    assert d.unseen == {"shapes": 7}
     assert "could not run (missing: shapes)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 

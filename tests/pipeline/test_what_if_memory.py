@@ -10,7 +10,7 @@ from diagnose.model.dataflow import Frame
 from diagnose.pipeline import what_if
 from diagnose.pipeline.what_if import ComputedAgain, WhatIfRequest, parse_size, run_what_if, twice
 from diagnose.replay.build import replay_base
-from diagnose.reports.forecast_page import Basis, render
+from diagnose.reports.html import Basis, render_forecasts
 from diagnose.tables.flow import flow_of
 from tests.analyzers.flow_tables import CPU, GPU, tables
 from tests.dataflow.table import Table
@@ -139,7 +139,9 @@ def test_what_has_none_is_refused(text):
 
 def test_the_page_has_the_list(asked):
     answer = asked(10)
-    page = render("capture", answer.forecasts, answer.path, Basis(answer.error, memory=tuple(answer.memory.lines())))
+    page = render_forecasts(
+        "capture", answer.forecasts, answer.path, Basis(answer.error, memory=tuple(answer.memory.lines()))
+    )
     assert "<li>  one at train.py:2: frees 4.0 MB" in page
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Finding, Removal
 from diagnose.model.intervals import Intervals
 from diagnose.replay.build import build
 from diagnose.replay.simulate import simulate
@@ -81,3 +81,21 @@ def test_waits_of_one_kind_go_together(recording):
     t = r.tables()
     gap = Intervals(np.array([100_000]), np.array([160_000]))
     assert t.trace.events.start[syncs_before(t, gap)].tolist() == [20_000, 220_000]
+
+
+@pytest.mark.parametrize(("fraction", "ends"), [(1.0, 140), (0.5, 155)])
+def test_operators_go_with_their_kernels_their_host_time_and_their_waits(recording, fraction, ends):
+    # The host waits for the device from 30 to 70, prepares a kernel of 30 until 100, and launches the next one at 110.
+    r = recording()
+    r.step(1, 0, 120)
+    r.kernel("other", 0, 70, launched=(0, 0))
+    r.runtime("cudaStreamSynchronize", 30, 70)
+    r.kernel("mine", 100, 130, launched=(100, 100))
+    r.kernel("next", 130, 200, launched=(110, 110))
+    t = r.tables()
+    waits = t.blocking_calls
+    assert len(waits) == 1
+    host = Intervals(np.array([70_000]), np.array([100_000]))
+    removal = Removal(host, waits, np.array([1]), np.array([30_000.0]))
+    change = remove_cause(t, Finding("independent-loop", "", 1_000, without=removal), "tasks", fraction)
+    assert simulate(change(build(t))).window_ns == pytest.approx(ends * 1000)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diagnose.model.capture import Capture
+from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
 from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.true_step import as_unrecorded
@@ -68,6 +68,38 @@ def test_events_keep_their_order_and_their_launches(recording):
 def test_a_full_device_has_nothing_to_take_out(recording):
     made = steps(recording, 1.0, kernel_us=40.0).tables()
     assert unrecorded(made, made.steps.step_ns) is None
+
+
+def test_a_full_device_hides_a_cost_that_the_quickest_steps_of_the_host_show(recording):
+    made = steps(recording, 1.0, kernel_us=40.0)
+    bare_ns = 1000 * NUM * (OP_US + CALL_US)
+    t = made.tables()
+    found = unrecorded(t, t.steps.step_ns, host_ns=bare_ns)
+    assert found.event_cost_ns == pytest.approx(1000, rel=0.15)
+    assert found.step_ns == pytest.approx(t.steps.step_ns, rel=0.01)
+    assert unrecorded(t, t.steps.step_ns, host_ns=2 * bare_ns) is None
+
+
+def test_the_steps_of_the_run_show_it(recording):
+    """One step in eight runs behind a wait for the device; the others take as long as the device does."""
+    made = steps(recording, 1.0, kernel_us=40.0)
+    ms = per_step_ms(made.tables())
+    made.with_info(light_ms=(ms,) * 4, unprofiled_ms=(ms,) * 4, settled_after=0)
+    took = np.full(16, int(1e6 * ms))
+    took[::8] = 1000 * NUM * (OP_US + CALL_US)
+    made.run = RunSteps(np.cumsum(took), took, np.zeros(16, np.int8), {}, device_ns=np.full(16, int(1e6 * ms)))
+    assert tables_without_recording(made.capture()).capture.event_cost_ns == pytest.approx(1000, rel=0.15)
+
+
+def test_a_wait_behind_the_last_launch_ends_with_the_device(recording):
+    r = steps(recording, 1.0, kernel_us=40.0)
+    t = r.tables()
+    device_ends = t.tasks.end.max() / 1000
+    r.runtime("cudaDeviceSynchronize", t.steps.end[-1] / 1000 + 1, device_ends + 5)
+    moved = unrecorded(r.tables(), 1e12, host_ns=1000 * NUM * (OP_US + CALL_US)).capture.trace
+    events, names = moved.events, np.array(moved.names)
+    wait = names[events.name] == "cudaDeviceSynchronize"
+    assert (events.end[wait] >= events.end[events.kind == Kind.KERNEL].max()).all()
 
 
 def test_what_recording_cannot_explain_stays(recording):

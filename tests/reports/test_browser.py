@@ -144,6 +144,7 @@ def test_a_finding_leads_to_the_flame_graph_of_its_cause(show, forms):
 
 def test_kernels_are_sorted_and_searched(show, forms):
     browser = show(forms["gaps"])
+    browser.find_element("css selector", "#kernels > summary").click()
     first = "return document.querySelector('#kernel-table tbody tr:not([hidden]) th').textContent"
     assert browser.execute_script(first) == "kernel_0"
     heading = browser.find_elements("css selector", "#kernel-table thead button")[3]
@@ -230,6 +231,7 @@ def test_the_data_flow_of_a_finding_keeps_its_size_on_a_phone_and_scrolls(show, 
     d = forms["gaps"]
     d = replace(d, picture=d.picture._replace(flows=(flow_of_rule(d.findings[0].rule),)))
     browser = show(d)
+    browser.execute_script("document.querySelector('.flow').closest('details').open = true")
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", WIDTHS[390])
     try:
         box, page = browser.execute_script(
@@ -242,4 +244,5 @@ def test_the_data_flow_of_a_finding_keeps_its_size_on_a_phone_and_scrolls(show, 
     assert box[0] == box[2] == 760
     assert box[1] < page[0] == page[1] == 390
     assert count(browser, ".flow svg path title") == count(browser, ".flow li") == 3
-    assert browser.find_element("css selector", ".flow figcaption").text.startswith("Data flow: The finding names 2 of")
+    summary = browser.find_element("css selector", "details:has(> .flow) > summary")
+    assert summary.text.startswith("Data flow: The finding names 2 of")

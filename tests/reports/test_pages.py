@@ -13,7 +13,7 @@ from diagnose.compare.gate import evaluate_gate
 from diagnose.compare.html import as_html
 from diagnose.compare.sides import side_of
 from diagnose.model.charts import SpanTable
-from diagnose.reports import forecast_page
+from diagnose.reports import html as pages
 from diagnose.reports.html import render
 from diagnose.reports.language import language
 from tests.reports.browsing import MARKS, WIDTHS, appear, count, requests, settle
@@ -47,7 +47,7 @@ def page_of(forms):
             compared = compare(side_of("before.json", d, []), side_of("after.json", slow, []))
             return as_html(compared, evaluate_gate(compared) if kind == "gate" else None)
         if kind == "what_if":
-            return forecast_page.render("run-7", d.waterfall.forecasts, (("compute", 0.9),), forecast_page.Basis(0.02))
+            return pages.render_forecasts("run-7", d.waterfall.forecasts, (("compute", 0.9),), pages.Basis(0.02))
         with language("zh" if kind == "chinese" else "en"):  # without a font, missing characters are as wide
             return render(forms["trials" if kind == "chinese" else kind])
 
@@ -174,6 +174,6 @@ def test_the_largest_picture_is_there_within_a_second_and_moves_smoothly(show, f
 
 
 def test_the_page_of_a_prediction_has_what_its_range_rests_on(forms):
-    basis = forecast_page.Basis(0.02, assumptions=("Assumes a free core for each worker beside the training's.",))
-    page = forecast_page.render("run-7", forms["gaps"].waterfall.forecasts, (("compute", 0.9),), basis)
+    basis = pages.Basis(0.02, assumptions=("Assumes a free core for each worker beside the training's.",))
+    page = pages.render_forecasts("run-7", forms["gaps"].waterfall.forecasts, (("compute", 0.9),), basis)
     assert "Assumes a free core for each worker beside the training" in page

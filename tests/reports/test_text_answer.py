@@ -48,12 +48,15 @@ def test_the_code_of_the_first_change_stands_below_it_and_no_other(forms):
     assert "│" not in render_answer(forms["low_trust"])
 
 
-def test_of_long_code_the_answer_has_eight_lines(forms):
+def test_of_long_code_the_answer_has_eight_lines_or_as_many_as_twenty_in_all_leave(forms):
     d = forms["gaps"]
     fix = replace(d.prescriptions[0], after="\n".join(f"line_{i}" for i in range(10)))
     text = render_answer(replace(d, prescriptions=(fix,)))
-    assert text.count("│ line_") == 8
-    assert "│ line_7\n         │ … 2 more lines\n" in text
+    assert text.count("│ line_") == 3
+    assert "│ line_2\n         │ … 7 more lines\n" in text
+    short = render_answer(replace(d, prescriptions=(fix,), trust=(), waterfall=None, findings=d.findings[:1]))
+    assert 3 < short.count("│ line_") <= 8
+    assert short.count("\n") <= 20
 
 
 def test_of_a_diff_the_answer_has_the_changed_lines_and_the_file_with_all_of_it(forms):

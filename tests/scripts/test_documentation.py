@@ -36,7 +36,7 @@ def rewritten(markdown, file):
 @pytest.mark.parametrize(
     ("link", "file", "expected"),
     [
-        ("docs/usage.md#from-python", "README.md", "usage.md#from-python"),
+        ("docs/cookbook.md#from-python", "README.md", "cookbook.md#from-python"),
         ("docs/rules.md#data-stall", "README.md", "rules/data-stall.md"),
         ("CONTRIBUTING.md", "README.md", "contributing.md"),
         ("../CONTRIBUTING.md", "docs/report.md", "contributing.md"),
@@ -63,7 +63,7 @@ def test_a_source_that_is_linked_gets_a_page():
 
 
 def test_code_keeps_what_looks_like_a_link():
-    page = "```python\nsteps[0](docs/usage.md)\n```\n\n    a[1](docs/usage.md)\n"
+    page = "```python\nsteps[0](docs/report.md)\n```\n\n    a[1](docs/report.md)\n"
     assert rewritten(page, "README.md")[0] == page
 
 
@@ -120,7 +120,7 @@ def test_the_picture_of_the_data_flow_shows_the_result_and_its_use():
     assert "small_step.py:20 · overlap = F.normalize(classes) @ F.normalize(classes).T" in text
 
 
-def test_the_pages_of_the_tutorial_and_of_the_gallery_are_those_of_their_texts():
+def test_the_pages_of_the_tutorial_are_those_of_their_texts():
     tutorial = load("tutorial")
     for edition in tutorial.EDITIONS.values():
         assert list(tutorial.page_faults(edition)) == []
@@ -161,7 +161,7 @@ def test_the_commands_of_the_tutorial_print_what_it_states():
 
 
 @pytest.mark.full
-def test_pictures_and_gallery_are_up_to_date(recorded, monkeypatch):
+def test_pictures_are_up_to_date(recorded, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pictures", "--check"])
     assert load("pictures").main() == 0
 

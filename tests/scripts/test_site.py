@@ -19,9 +19,9 @@ SPEC.loader.exec_module(browsing)
 pytest.importorskip("mkdocs", reason="the site is built with mkdocs-material")
 pytestmark = [*browsing.MARKS, pytest.mark.full]
 PAGES = (
-    "index", "tutorial", "procedure", "gallery", "faq", "comparison", "rules", "rules/data-stall", "changes",
-    "changes/load-in-workers", "commands", "api", "json", "reliability", "integrations", "architecture", "contributing",
-    "changelog", "dataflow",
+    "index", "install", "tutorial", "gpu-idle", "slow-training", "report", "cookbook", "accuracy", "limits", "faq",
+    "comparison", "rules", "rules/data-stall", "changes", "changes/load-in-workers", "commands", "api", "json",
+    "remedies", "architecture", "contributing", "changelog", "zh/tutorial",
 )  # fmt: skip
 
 

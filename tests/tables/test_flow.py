@@ -1,7 +1,7 @@
 """The data flow joined to the timing window: by name and number, else by the neighbours."""
 
 from diagnose.tables.flow import flow_of, shows_values
-from tests.analyzers.flow_tables import tables
+from tests.analyzers.flow_tables import GPU, tables
 from tests.dataflow.table import Table
 
 
@@ -54,3 +54,8 @@ def test_an_implementation_that_autograd_calls_itself_is_the_operator(recording)
     found = flow_of(tables(recording, t, without="aten::index_put", extra=extra))
     assert [len(rows) for rows in found.rows] == [2, 2, 2, 2]
     assert {found.lines[row].line for row in found.rows[0]} == {7}
+
+
+def test_what_the_host_calls_before_the_device_begins_is_of_the_first_step(recording):
+    flow = flow_of(tables(recording, four_operators(), devices=GPU, late=900))
+    assert [len(rows) for rows in flow.rows] == [2] * 10

@@ -37,6 +37,12 @@ from diagnose.tables.kernel_classes import CLASSES, OTHER, classify, kernel_clas
         ("void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel>(int)", "index"),
         ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(int)", "optimizer"),
         ("void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float>(int)", "loss"),
+        ("void multi_bluestein_fft<5u, EPT<5u>, 256u>(kernel_arguments_blu_t<unsigned int>)", "fft"),
+        ("void vector_fft<4096u, EPT<8u>, 1u>(kernel_arguments_t<unsigned int>)", "fft"),
+        ("void regular_fft_factor<64u, EPT<8u>>(kernel_arguments_t<unsigned int>)", "fft"),
+        ("void kernel_wrapper<&(void packR2C_kernel_Odd_impl<unsigned int, float>(int))>(int)", "fft"),
+        ("void postprocess_kernel<float, unsigned int>(real_complex_args_t<unsigned int>)", "fft"),
+        ("void fft2d_r2c_32x32<float, false, 0u, false>(float2*, float const*)", "convolution"),  # cuDNN's
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", "collective"),
         ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*, float*)", "collective"),
         ("void deep_ep::intranode::dispatch<8, 768>(int4*)", "collective"),

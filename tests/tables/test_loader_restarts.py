@@ -5,22 +5,25 @@ import pytest
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def restarting(recording, draws=6, took=600):
+def restarting(recording, draws=6, took=600, draw="aten::randperm"):
     r = recording(devices=())
     for step in range(6):
         at = 1000 * step
         r.step(step + 1, at, at + 1000)
         r.annotation(SINGLE, at, at + took)
         if step < draws:
-            r.op("aten::randperm", at + 10, at + 100)
+            r.op(draw, at + 10, at + 100)
+            r.op("aten::empty", at + 20, at + 30)
+            r.op("aten::cumsum", at + 40, at + 50)  # inside of the draw
             r.op("aten::resolve_neg", at + 101, at + 102)
         r.op("aten::slice", at + took - 150, at + took - 100)
         r.op("aten::mm", at + took, at + 1000)
     return r
 
 
-def test_a_loader_that_begins_anew_for_each_batch_is_no_work_for_workers(recording):
-    r = restarting(recording)
+@pytest.mark.parametrize("draw", ["aten::randperm", "aten::multinomial"])
+def test_a_loader_that_begins_anew_for_each_batch_is_no_work_for_workers(recording, draw):
+    r = restarting(recording, draw=draw)
     finding = r.find("data-stall")
     assert finding.title == "The step waits for the DataLoader, which restarts for each batch"
     assert finding.facts["restart_share"] == pytest.approx(450 / 600)

@@ -37,3 +37,30 @@ def test_operators_before_and_behind_what_differs_are_matched(recording, names, 
     ]
     assert len(found) == pairs
     assert all(one == other for one, other in found)
+
+
+def tasks(recording, names, **texts):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i, name in enumerate(names):
+        at = 20 * i
+        r.op(f"aten::{name}", at, at + 10, **texts)
+        r.kernel(name, at + 12, at + 20, launched=(at + 2, at + 8))
+    return r
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (USUAL, 20),
+        (["item", *USUAL], 20),
+        ([*USUAL[:5], "norm", "mul", *USUAL[5:]], 20),
+        (["mul"] * 20, 0),
+    ],
+)
+def test_tasks_before_and_behind_what_differs_have_shapes(recording, names, known):
+    shaped = tasks(recording, USUAL, shapes="[[4, 4]]", types='["float"]')
+    capture = tasks(recording, names).capture(attribution=shaped)
+    inputs = build_tables(capture, capture.trace).operator_inputs
+    assert inputs.is_known.sum() == known
+    assert all(inputs.text(name) == f"aten::{names[i]}" for i, name in enumerate(inputs.name.tolist()) if name >= 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.text.numbers import enumeration, growth, percent
+from diagnose.text.numbers import enumeration, growth, percent, upper_first
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,3 +31,16 @@ def test_whole_percentages_never_round_to_nothing_or_to_all(share, text):
 @pytest.mark.parametrize(("share", "text"), [(0.004, "<1 %"), (0.28, "28 %"), (0.996, "100 %"), (1.5, "150 %")])
 def test_what_becomes_longer_has_no_whole_to_fall_short_of(share, text):
     assert growth(share, 0) == text
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("collectives wait for other ranks", "Collectives wait for other ranks"),
+        ("the host's code waits", "The host's code waits"),
+        ("aten::_cudnn_attention_forward runs on the CPU", "aten::_cudnn_attention_forward runs on the CPU"),
+        ("empty_cache() empties", "empty_cache() empties"),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name_of_code(title, shown):
+    assert upper_first(title) == shown

@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.errors import InputError
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.records import LookupRecord
+from diagnose.model.records import DequeRecord
 from diagnose.trace_reader import open_captures
 
 
@@ -201,14 +201,14 @@ def test_files_below_the_working_folder_are_named_from_there(tmp_path):
         "draws": [3, 7],
         "seeded": [5],
     }
-    file["lookups"] = [{"line": 3, "last": 3, "name": "STOP", "built": 1}]
+    file["deques"] = [{"line": 3, "last": 3, "name": "ITEMS", "built": 1}]
     stored = {"files": {"/home/me/project/data.py": file}}
     (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
     (capture,) = open_captures([tmp_path])
     assert [file for file, _, _ in capture.samples.places] == ["data.py", "/home/me/project2/x.py"]
     assert (capture.lines, capture.loops) == ({("data.py", 3): "load()"}, {"data.py": ((2, 3),)})
     assert (capture.draws, capture.seeded) == ({"data.py": (3, 7)}, {"data.py": (5,)})
-    assert capture.lookups == {"data.py": (LookupRecord(line=3, last=3, name="STOP", built=1),)}
+    assert capture.deques == {"data.py": (DequeRecord(line=3, last=3, name="ITEMS", built=1),)}
 
 
 @pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b"])

@@ -19,7 +19,17 @@ from isal.isal_zlib import crc32
 from torch.utils._python_dispatch import _disable_current_modes
 
 from diagnose.capture.dataflow.storages import UNSEEN, Base
-from diagnose.capture.dataflow.structure import CODES, MAX_SAMPLE, Bits, Code, Kind, Structure, offsets, structure
+from diagnose.capture.dataflow.structure import (
+    CODES,
+    MAX_SAMPLE,
+    Bits,
+    Code,
+    Kind,
+    Structure,
+    offsets,
+    some_rows,
+    structure,
+)
 from diagnose.model.shapes import num_elements
 
 # Samples of contents on a device: they are taken and kept there, and fetched once after the steps.
@@ -36,6 +46,7 @@ class Fetched(NamedTuple):
     sample: bytes
     whole: bytes  # b"" where only the sample was taken
     with_kind: bool
+    rows: bytes  # of some rows which hold more than zeros; b"" where none were looked at
 
 
 class _Taken(NamedTuple):
@@ -44,6 +55,7 @@ class _Taken(NamedTuple):
     sample: torch.Tensor
     whole: torch.Tensor | None
     with_kind: bool
+    rows: torch.Tensor | None
 
 
 class DeviceSamples:
@@ -73,10 +85,11 @@ class DeviceSamples:
                 flat = tensor.as_strided((num,), (1,), base.offset).view(_UNSIGNED[base.dtype.itemsize])
                 sample = flat.index_select(0, self._of(base))
                 whole = flat.clone() if num > MAX_SAMPLE and _is_wanted_whole(base, num) else None
+                rows = None if with_kind or whole is not None else self._rows_with_numbers(tensor, base, num)
         except RuntimeError:  # a device without these operators
             return False
-        self._num_bytes += sample.nbytes + (whole.nbytes if whole is not None else 0)
-        self._taken.append(_Taken(number, base, sample, whole, with_kind))
+        self._num_bytes += sum(each.nbytes for each in (sample, whole, rows) if each is not None)
+        self._taken.append(_Taken(number, base, sample, whole, with_kind, rows))
         return True
 
     def fetch(self) -> Iterator[Fetched]:
@@ -88,6 +101,19 @@ class DeviceSamples:
                     torch.get_device_module(device).synchronize(device)  # samples were taken on several streams
                 yield from _device_samples_fetched([each for each in self._taken if each.base.device == device])
         self._taken = []
+
+    def _rows_with_numbers(self, tensor: torch.Tensor, base: Base, num: int) -> torch.Tensor | None:
+        """Return of some rows of a gradient which hold more than zeros, None if it has no rows."""
+        width = base.shape[-1] if len(base.shape) > 1 and base.is_contiguous else 0
+        if width < 2 or num <= MAX_SAMPLE or base.code is None or not base.code.normal or base.dtype.itemsize < 2:
+            return None
+        every = num // width
+        key = every, width * base.dtype.itemsize, base.device
+        some = self._positions.get(key)
+        if some is None:
+            some = self._positions[key] = torch.from_numpy(some_rows(*key[:2]).copy()).to(base.device)
+        rows = tensor.as_strided((every, width), (width, 1), base.offset)
+        return rows.index_select(0, some).ne(0).any(1)
 
     def _of(self, base: Base) -> torch.Tensor:
         key = base.shape, base.stride, base.device
@@ -115,19 +141,18 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
-    parts = [each.sample for each in taken] + [each.whole for each in taken if each.whole is not None]
+    parts = [part for each in taken for part in (each.sample, each.whole, each.rows) if part is not None]
     data = torch.cat([part.view(torch.uint8) for part in parts]).cpu().numpy().tobytes()
-    ends, at = [], 0
-    for part in parts:
-        ends.append((at, at + part.nbytes))
-        at += part.nbytes
-    rest = iter(ends[len(taken) :])
-    for each, (begin, end) in zip(taken, ends, strict=False):
-        whole = b""
-        if each.whole is not None:
-            first, last = next(rest)
-            whole = data[first:last]
-        yield Fetched(each.number, each.base, data[begin:end], whole, each.with_kind)
+    at = 0
+
+    def read(part: torch.Tensor | None) -> bytes:
+        nonlocal at
+        begin, at = at, at + (part.nbytes if part is not None else 0)
+        return data[begin:at]
+
+    for each in taken:
+        sample, whole, rows = read(each.sample), read(each.whole), read(each.rows)
+        yield Fetched(each.number, each.base, sample, whole, each.with_kind, rows)
 
 
 _START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others
@@ -225,8 +250,7 @@ class Contents:
 
     def finish(self) -> list[Content]:
         """Fetch what is on devices and return what was seen, by number."""
-        for number, base, sample, whole, with_kind in self._devices.fetch():
-            self._pending.append(_fetched(number, base, sample, whole, with_kind=with_kind))
+        self._pending.extend(_fetched(each) for each in self._devices.fetch())
         self._judge()
         return self._found
 
@@ -265,13 +289,15 @@ def _read(number: int, bits: Bits, base: Base, max_bytes: int, *, with_kind: boo
     return _row(_Look, (number, base, sample.tobytes(), checksum, found, with_kind))
 
 
-def _fetched(number: int, base: Base, sample: bytes, whole: bytes, *, with_kind: bool) -> _Look:
+def _fetched(each: Fetched) -> _Look:
     """Look at what was fetched from a device."""
-    kind = CODES[base.dtype].unsigned
-    bits: Bits | None = np.frombuffer(whole, kind) if whole else None
-    found = _structure(base, np.frombuffer(sample, kind), bits, with_kind=with_kind)
-    checksum = 0 if found is None else crc32(whole) if whole else -1
-    return _Look(number, base, sample, checksum, found, with_kind)
+    kind = CODES[each.base.dtype].unsigned
+    bits: Bits | None = np.frombuffer(each.whole, kind) if each.whole else None
+    found = _structure(each.base, np.frombuffer(each.sample, kind), bits, with_kind=each.with_kind)
+    checksum = 0 if found is None else crc32(each.whole) if each.whole else -1
+    if found is not None and each.rows:
+        found = found._replace(zero_rows=each.rows.count(0) / len(each.rows))
+    return _Look(each.number, each.base, each.sample, checksum, found, each.with_kind)
 
 
 def _structure(base: Base, sample: Bits, whole: Bits | None, *, with_kind: bool) -> Structure | None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module
 
 from diagnose.capture.dataflow.storages import Storages
-from diagnose.capture.steps.hooks import Undo, replace_function
+from diagnose.capture.steps.hooks import Undo, nothing, replace_function
 from diagnose.model.dataflow import Role
 
 
@@ -28,7 +28,7 @@ class Modules:
         self._outermost: dict[int, weakref.ref[Module]] = {}
         self._paths: dict[int, tuple[int, str]] = {}  # outermost module and the path within it, by id of a module
         self._kinds: dict[int, str] = {}
-        self._undo: Undo | None = None
+        self._undo: Undo = nothing
 
     def start(self) -> None:
         """Begin to follow."""
@@ -36,9 +36,7 @@ class Modules:
 
     def stop(self) -> None:
         """End following."""
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
+        self._undo()
 
     def current(self, thread: int) -> int:
         """Return the id of the innermost module that a thread is calling, 0 outside of any."""

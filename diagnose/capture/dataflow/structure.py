@@ -138,7 +138,7 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     may_be_triangular = with_kind and shape[-2] == shape[-1] >= 4  # smaller ones are chance
     kind: Kind = "triangular" if may_be_triangular and _is_triangular(rows) else ""
     frames = _padded_rows(bits.reshape(shape)) if with_kind and len(shape) == 3 else -1.0
-    return Structure(kind, *padded, _zero_rows(sample, rows), frames)
+    return Structure(kind, *padded, _zero_rows(sample, rows, code.unsigned(code.magnitude)), frames)
 
 
 def _is_constant(bits: Bits) -> bool:
@@ -152,10 +152,14 @@ def _num_compared(row_bytes: int) -> int:
     return max(MAX_COMPARED_BYTES // row_bytes, 16)
 
 
+def some_rows(num: int, row_bytes: int) -> Positions:
+    """Return which of so many rows stand for all."""
+    return spread(num, min(_num_compared(row_bytes), 64))
+
+
 def _some(rows: Bits) -> Bits:
-    """Return rows that stand for all."""
-    most = min(_num_compared(rows.shape[-1] * rows.itemsize), 64)
-    return rows if len(rows) <= most else rows[spread(len(rows), most)]
+    found = some_rows(len(rows), rows.shape[-1] * rows.itemsize)
+    return rows if len(rows) == len(found) else rows[found]
 
 
 def _is_one_hot(rows: Bits, one: int) -> bool:
@@ -165,14 +169,14 @@ def _is_one_hot(rows: Bits, one: int) -> bool:
     return bool(((some != 0).sum(1) == 1).all() and (some.max(1) == one).all())
 
 
-def _zero_rows(sample: Bits, rows: Bits) -> float:
-    """Return the share of rows, some of all, that hold positive zeros throughout; 0 where it is a small one."""
-    runs = sample[: sample.size // RUN * RUN].reshape(-1, RUN)
+def _zero_rows(sample: Bits, rows: Bits, magnitude: Bits) -> float:
+    """Return the share of rows, some of all, that hold zeros of either sign throughout; 0 where it is a small one."""
+    runs = (sample & magnitude)[: sample.size // RUN * RUN].reshape(-1, RUN)
     # Where a ReLU takes half of the numbers, a sixteenth of the runs is zero.
     if np.count_nonzero(~runs.any(1)) < len(runs) / 8:
         return 0.0
     some = _some(rows)
-    return 1.0 - float(np.count_nonzero(some.any(1))) / len(some)
+    return 1.0 - float(np.count_nonzero((some & magnitude).any(1))) / len(some)
 
 
 def _is_triangular(rows: Bits) -> bool:

@@ -15,11 +15,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from diagnose.capture.dataflow.contents import MAX_WHOLE_BYTES, Contents
-from diagnose.capture.dataflow.holders import Holder, holders
 from diagnose.capture.dataflow.mode import FlowMode, Limits, accept_higher_order
 from diagnose.capture.dataflow.modules import Modules, Roles
 from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, tensors_in
 from diagnose.capture.dataflow.stacks import COMPILED
+from diagnose.capture.dataflow.storages import Storages
 from diagnose.capture.dataflow.structure import MAX_SAMPLE
 from diagnose.capture.dataflow.table import Recorded, dataflow
 from diagnose.capture.steps.hooks import Undo, around, replace_function, undo_all
@@ -185,12 +185,15 @@ class DataflowWindow:
         while self._undo:
             self._undo.pop()()
 
-    def holders(self) -> list[Holder]:
-        """Return the variables that hold values of earlier steps, at a step boundary, where recording then ends."""
-        self.pause()
-        if not self.num_steps:
-            return []
-        return holders(self._mode.storages, self.num_steps - 1, range(self._first_nodes[0], self._first_nodes[-2]))
+    @property
+    def storages(self) -> Storages:
+        """Return the storages that the steps have touched."""
+        return self._mode.storages
+
+    @property
+    def earlier_nodes(self) -> range:
+        """Return the numbers of autograd's nodes that the steps before the last whole one have made."""
+        return range(self._first_nodes[0], self._first_nodes[-2])
 
     def pause(self) -> None:
         """Record no more, wherever the script is; ``stop`` has to follow where an operator cannot be running."""
@@ -242,15 +245,6 @@ class DataflowWindow:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
-
-
-def record_dataflow(step_fn: Callable[[], object], num_steps: int = 2) -> Dataflow:
-    """Call ``step_fn`` so many times and return what it does, as a program; call it some times before."""
-    with DataflowWindow() as window:
-        for _ in range(num_steps):
-            step_fn()
-            window.end_step()
-    return window.result()
 
 
 @contextmanager

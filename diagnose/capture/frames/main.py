@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import marshal
 import os
@@ -118,7 +117,6 @@ class Service:
 def main(descriptor: int, pid: int) -> None:
     """Serve a process over an open socket until it ends or closes its end."""
     _prepare()
-    watch = _watch(pid)
     with socket.socket(fileno=os.dup(descriptor)) as channel:  # a low number, which select needs
         os.close(descriptor)
         try:
@@ -127,15 +125,10 @@ def main(descriptor: int, pid: int) -> None:
             send(channel, ("failed", str(error)))
             return
         send(channel, ("ready", os.getpid()))
-        sources: list[Any] = [channel, *watch]
-        while watch or _is_alive(pid):
+        while _is_alive(pid):  # looked at each second: forked processes may hold its end open
             due = service.stretch.due_s if service.stretch is not None else None
-            # Without a descriptor it is looked for each second.
-            limits = [each for each in (due, None if watch else 1.0) if each is not None]
-            ready, _, _ = select.select(sources, [], [], min(limits) if limits else None)
-            if any(each in ready for each in watch):
-                return
-            if channel in ready:
+            ready, _, _ = select.select([channel], [], [], 1.0 if due is None else min(due, 1.0))
+            if ready:
                 message = receive(channel)
                 if message is None:
                     return
@@ -150,13 +143,6 @@ def _prepare() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(15, NAME, 0, 0, 0)  # PR_SET_NAME
     libc.prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns
-
-
-def _watch(pid: int) -> list[int]:
-    """Return a descriptor that becomes readable when the process ends; none where the system has no such."""
-    with contextlib.suppress(AttributeError, OSError):
-        return [os.pidfd_open(pid)]
-    return []
 
 
 def _is_alive(pid: int) -> bool:

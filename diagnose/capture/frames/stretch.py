@@ -25,6 +25,15 @@ def shortened(path: list[Place], depth: int) -> tuple[Place, ...]:
     return tuple(path if len(path) <= depth + NUM_OUTER else [*path[:depth], *path[-NUM_OUTER:]])
 
 
+def state_in(file: int) -> int:
+    """Return whether a thread runs or is ready to, by the letter behind its name, which may hold any, in its stat."""
+    try:
+        letter = os.pread(file, 256, 0).rpartition(b") ")[2][:1]
+    except OSError:  # the thread has ended
+        return UNKNOWN
+    return int(letter == b"R") if letter else UNKNOWN
+
+
 class Order(NamedTuple):
     """What to sample."""
 
@@ -138,7 +147,7 @@ class Stretch:
             path = path[:-1]
         self._time.append(seen_ns)
         self._place.append(self._rows.setdefault(path, len(self._rows)))
-        self._running.append(self._runs())
+        self._running.append(state_in(self._state))
 
     def _read(self) -> tuple[int, tuple[Place, ...]]:
         """Return when the thread was seen, in the middle of reading its frames, and where: its lines.
@@ -164,14 +173,6 @@ class Stretch:
             if took_ns <= 500_000:
                 break
         return found
-
-    def _runs(self) -> int:
-        """Return whether the thread runs or is ready to, by the letter behind its name, which may hold any."""
-        try:
-            letter = os.pread(self._state, 256, 0).rpartition(b") ")[2][:1]
-        except OSError:  # the thread has ended
-            return UNKNOWN
-        return int(letter == b"R") if letter else UNKNOWN
 
     def _look_at_others(self) -> None:
         try:

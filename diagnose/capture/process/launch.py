@@ -163,31 +163,25 @@ def supervise(
     with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals, contextlib.ExitStack() as sockets:
         files = (failure.fileno(), signals.fileno())
         request = replace(request, failure_file=files[0], signal_file=files[1])
-        own, lent = _sockets(sockets) if with_store is not None else (None, None)
-        if lent is not None:
-            request = replace(request, store_socket=lent.fileno())
-        passed = files if lent is None else (*files, lent.fileno())
+        own, lent = map(sockets.enter_context, socket.socketpair())
+        request = replace(request, store_socket=lent.fileno())
         place = place or Place()
         command = [*place.before, *_python(), "-c", BOOTSTRAP, request.encode(), *script]
         child = subprocess.Popen(
             command,
             stdout=STDERR if stdout_to_stderr else None,
-            pass_fds=passed,
+            pass_fds=(*files, lent.fileno()),
             cwd=place.cwd,
             env={**os.environ, **place.environment, RUN_VARIABLE: new_mark()},  # marks all that the script starts
         )
         with _signals_to(child, files[1]):
-            if with_store is not None and own is not None and lent is not None:
-                lent.close()
+            lent.close()
+            if with_store is not None:
                 _while_lent(child, own, with_store)
+            own.close()
             returncode = child.wait()
         failure.seek(0)
         return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
-
-
-def _sockets(keep: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-    own, lent = socket.socketpair()
-    return keep.enter_context(own), keep.enter_context(lent)
 
 
 def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callable[[StoreLink], None]) -> None:
@@ -201,7 +195,6 @@ def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callabl
     link = StoreLink(own)
     if link.accept():
         use(link)
-    own.close()
 
 
 def _python() -> list[str]:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -29,7 +29,7 @@ STORE_KEY = "diagnose/run_id"
 
 def rank_and_size() -> tuple[int, int]:
     """Return rank and number of ranks: torch.distributed's once it is up, what the launcher set before that."""
-    distributed = _distributed()
+    distributed = process_group()
     if distributed is not None:
         return int(distributed.get_rank()), int(distributed.get_world_size())
     try:
@@ -54,7 +54,7 @@ def agree_on_run_id() -> str:
     The ranks' store takes the first proposal; it answers at once and waits for no other rank. Without it the
     launcher's variables must do.
     """
-    distributed = _distributed()
+    distributed = process_group()
     if distributed is not None:
         try:
             store = distributed.distributed_c10d._get_default_store()
@@ -65,7 +65,8 @@ def agree_on_run_id() -> str:
     return hashlib.sha256("|".join(known).encode()).hexdigest()[:32] if any(known) else uuid.uuid4().hex
 
 
-def _distributed() -> Any:  # the module torch.distributed, if it is loaded and initialised
+def process_group() -> Any:  # a module
+    """Return torch.distributed if this process is in a group, None otherwise."""
     module = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() and module.is_initialized() else None
 
@@ -306,21 +307,6 @@ def _heap_reader() -> Callable[[], int] | None:
     grown = allocated() - before
     free(block)
     return allocated if grown >= PROBE_BYTES // 2 else None
-
-
-def busy_share(pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
-    """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
-    used = lived = 0.0
-    try:
-        now = float((proc / "uptime").read_text().split()[0])
-        tick = os.sysconf("SC_CLK_TCK")
-        for pid in pids:
-            fields = (proc / str(pid) / "stat").read_text().rpartition(") ")[2].split()
-            used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
-            lived += now - int(fields[19]) / tick
-    except (OSError, ValueError, IndexError):  # not Linux, or one has ended
-        return None
-    return used / lived if lived > 0 else None
 
 
 @contextlib.contextmanager

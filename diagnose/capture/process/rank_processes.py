@@ -1,13 +1,13 @@
-"""Traces the ranks that a script starts by ``multiprocessing.Process(target=…)`` or ``os.fork``.
+"""Traces the ranks that a script starts by ``multiprocessing.Process``, ``torch.multiprocessing.spawn`` or ``os.fork``.
 
-Which of its processes are ranks shows once one joins a process group of several: from there on it captures itself, as
-one that ``torch.multiprocessing.spawn`` has started does. All others are left alone.
+Which of its processes are ranks shows once one joins a process group of several: from there on it captures itself. All
+others are left alone. The script's own process makes no step then: its capture is theirs, as of ranks that a launcher
+has started.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import shutil
 import socket
@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import end_workers, rank_and_size
+from diagnose.capture.process.process import end_workers, process_group, rank_and_size
 from diagnose.capture.process.script import Ended, StopScript, stop_script
 from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
@@ -66,7 +66,7 @@ class KeptStore:
     """Keeps the store of the default process group when the script leaves the group."""
 
     def __init__(self) -> None:
-        self._store: Any = None
+        self.store: Any = None  # None where the script had no group
         self._undo: list[Undo] = []
 
     def install(self) -> None:
@@ -87,16 +87,10 @@ class KeptStore:
 
     def keep(self) -> None:
         """Keep the store of the group, where there is one."""
-        module = sys.modules.get("torch.distributed")
-        if module is None or not module.is_available() or not module.is_initialized():
-            return
-        with contextlib.suppress(RuntimeError, ValueError, AttributeError):
-            self._store = module.distributed_c10d._get_default_store()
-
-    @property
-    def store(self) -> Any:
-        """Return what was kept, None where the script had no group."""
-        return self._store
+        distributed = process_group()
+        if distributed is not None:
+            with contextlib.suppress(RuntimeError, ValueError, AttributeError):
+                self.store = distributed.distributed_c10d._get_default_store()
 
     def _before_destroy(self, destroy: Callable[..., Any]) -> Callable[..., object]:
         def destroyed(*args: Any, **kwargs: Any) -> object:
@@ -107,7 +101,7 @@ class KeptStore:
 
     def _before_init(self, join: Callable[..., Any]) -> Callable[..., object]:
         def joined(*args: Any, **kwargs: Any) -> object:
-            self._store = None  # a new group may need the port of the old one
+            self.store = None  # a new group may need the port of the old one
             return join(*args, **kwargs)
 
         return joined
@@ -220,40 +214,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-# Traces the ranks that a script starts by ``torch.multiprocessing.spawn``: each captures itself, in its own process.
-#
-# The script's own process makes no step then. Its capture is theirs, as of ranks that a launcher has started.
-
 RANKS = "ranks"  # the folder of their captures in the partial folder of the script's own process
-MODULE = "torch.multiprocessing.spawn"  # of that name the package has the function
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnedRank:
-    """What a spawned process runs in the place of the script's function; it is pickled."""
-
-    function: Callable[..., object]
-    options: CaptureOptions
-    command: tuple[str, ...]
-    num_ranks: int
-
-    def __call__(self, index: int, *args: Any) -> None:
-        """Run the function under capture; it ends once everything is captured, unless it is to keep going."""
-        report = Progress(quiet=self.options.quiet or index > 0).report
-        stop, spawned = partial(stop_script, report), (index, self.num_ranks)
-        session = Session(self.options, self.command, report=report, stop=stop, spawned=spawned)
-        session.install()
-        ended: Ended = "raised"
-        try:
-            self.function(index, *args)
-            ended = "finished"
-        except StopScript:
-            ended = "stopped"
-        finally:
-            publish_rank(session, ended)
-        if ended == "stopped":
-            destroy_process_group()
-            end_workers()
 
 
 def publish_rank(session: Session, ended: Ended) -> None:
@@ -268,35 +229,6 @@ def publish_rank(session: Session, ended: Ended) -> None:
         session.publish(ended, 1 if ended == "raised" else 0)
     except DiagnoseError as error:  # the ranks of the script need not fail with it
         print(f"diagnose: error: {error}", file=sys.stderr)
-
-
-def watch_spawned(session: Session, is_first: Callable[[], bool], ended: Callable[[], None]) -> Undo:
-    """Trace the processes that the script spawns, and call ``ended`` once they have ended.
-
-    ``is_first`` is asked whether nothing was captured in the script's own process.
-    """
-    import torch.multiprocessing
-
-    module = sys.modules[MODULE]
-
-    def watched(start: Any) -> Callable[..., object]:
-        def start_traced(*args: Any, **kwargs: Any) -> object:
-            given = inspect.signature(start).bind(*args, **kwargs)
-            given.apply_defaults()
-            call = given.arguments
-            if not is_first() or call["nprocs"] < 2 or call["start_method"] != "spawn":
-                return start(*args, **kwargs)
-            call["fn"] = SpawnedRank(call["fn"], options_of_ranks(session), session.command, call["nprocs"])
-            context = start(*given.args, **given.kwargs)
-            if call["join"]:
-                ended()
-            return context
-
-        return start_traced
-
-    undo = [replace_function(owner, "start_processes", watched) for owner in (module, torch.multiprocessing)]
-
-    return undo_all(undo)
 
 
 def options_of_ranks(session: Session) -> CaptureOptions:
@@ -323,12 +255,10 @@ def adopt_ranks(folder: CaptureFolder) -> Path | None:
 
 def destroy_process_group() -> None:
     """Leave the script's process group, which its own code can no longer do."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        try:
+    distributed = process_group()
+    if distributed is not None:
+        with contextlib.suppress(RuntimeError, ValueError):  # another rank has left it already
             distributed.destroy_process_group()
-        except (RuntimeError, ValueError):  # another rank has left it already
-            return
 
 
 NO_RANKS = ("torch.utils.data", "multiprocessing.", "concurrent.")  # whose targets are workers of loaders and pools
@@ -462,13 +392,9 @@ def trace_processes(
 
         return join_traced
 
-    undo = [replace_function(BaseProcess, "start", start_of), replace_function(BaseProcess, "join", join_of)]
-
-    return undo_all(undo)
+    return undo_all([replace_function(BaseProcess, "start", start_of), replace_function(BaseProcess, "join", join_of)])
 
 
 def _may_be_rank(process: Any) -> bool:
-    target, args = process._target, process._args
-    if target is None or str(getattr(target, "__module__", "")).startswith(NO_RANKS):
-        return False
-    return not any(isinstance(arg, SpawnedRank) for arg in args)
+    target = process._target
+    return target is not None and not str(getattr(target, "__module__", "")).startswith(NO_RANKS)

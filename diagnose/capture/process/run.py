@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.process.process import ForkedChildren, StopSignals, end_others, end_workers, mark_run
@@ -28,7 +28,6 @@ from diagnose.capture.process.rank_processes import (
     options_of_ranks,
     trace_processes,
     watch_forked,
-    watch_spawned,
 )
 from diagnose.capture.process.script import BY_SIGNAL, Outcome, check_script, run_script, stop_script
 from diagnose.capture.record.folder import name_cells
@@ -37,6 +36,7 @@ from diagnose.capture.steps.hooks import Undo, when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import CaptureError
 from diagnose.text.numbers import plural
+from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.capture.process.script import Outcome
@@ -112,14 +112,8 @@ def _never_stepped(session: Session) -> str:
     )
 
 
+QUIET = Progress(quiet=True)
 KINETO_SILENT = "99"  # above every level that Kineto writes at (5, its documented highest, still lets lines through)
-
-
-class Progress(Protocol):
-    """Anything that can show a line."""
-
-    def report(self, text: str) -> None:
-        """Show one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +147,7 @@ def trace_script(
     """
     check_script(argv, module=module)
     silence_kineto()
-    report = progress.report if progress is not None else _report_nothing
+    report = (progress or QUIET).report
     command = (*(("-m",) if module else ()), *argv)
     signals = StopSignals()
     stop = partial(stop_script, report, signals)
@@ -204,7 +198,6 @@ def _install(session: Session, stop: Callable[[], None], undo: list[Undo], kept:
             stop()
 
     options = options_of_ranks(session)
-    undo.append(watch_spawned(session, is_first, all_captured))
     undo.append(watch_forked(options, session.command))
     undo.append(trace_processes(options, session.command, is_first=is_first, all_captured=all_captured))
 
@@ -251,10 +244,6 @@ def leave_behind(outcome: Outcome, forked: ForkedChildren, mark: str = "") -> tu
     return tuple(thread.name for thread in others)
 
 
-def _report_nothing(text: str) -> None:
-    """Show nothing."""
-
-
 # Captures a loop or a step function from Python, without a script of its own.
 
 
@@ -285,7 +274,7 @@ class Tracer:
         self.options = replace(options, step_on="marker")
         self._command, self._listener = command, listener
         self.folder: Path | None = None
-        self._report: Callable[[str], None] = progress.report if progress is not None else lambda _text: None
+        self._report = (progress or QUIET).report
         self._session: Session | None = None
 
     def __enter__(self) -> Tracer:

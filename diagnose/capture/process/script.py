@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeAlias
 
 import diagnose
@@ -28,7 +27,7 @@ INTERRUPTED = BY_SIGNAL + signal.SIGINT
 # What `python -c` runs first: the empty entry that it puts in front of sys.path stands for the working folder, which
 # our own imports must not see. A file that is no archive holds the place, where run_script puts the script's folder.
 NO_FOLDER_IN_FRONT = "import sys; sys.path[0] = sys.path[0] or sys.executable"
-_OWN_FOLDER = str(Path(__file__).parent)
+_OURS = (str(Path(__file__).parent), "<frozen runpy>", runpy.__file__)
 
 
 def runs_main(module: str) -> str:
@@ -92,7 +91,10 @@ def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None
     with _main_program(argv, module=module):
         try:
             try:
-                _run(argv, module=module)
+                if module:
+                    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(argv[0], run_name="__main__")
             finally:
                 signals.defer()
         except StopScript as stop:
@@ -119,13 +121,6 @@ def stop_script(report: Callable[[str], None], signals: StopSignals | None = Non
     if signals is not None and signals.unwind_main(StopScript()):
         raise SystemExit
     report("the script trains on a thread and cannot be stopped from there: it runs to its end")
-
-
-def _run(argv: Sequence[str], *, module: bool) -> None:
-    if module:
-        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(argv[0], run_name="__main__")
 
 
 def _failed(error: BaseException, signals: StopSignals) -> Outcome:
@@ -168,18 +163,10 @@ def _exit_code(error: SystemExit) -> int:
 
 def _show(error: BaseException) -> None:
     """Print the traceback without the frames between the interpreter and the script."""
-    sys.excepthook(type(error), error, error.with_traceback(_script_part(error.__traceback__)).__traceback__)
-
-
-def _script_part(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the script's first frame on."""
-    while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
         traceback = traceback.tb_next
-    return traceback
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.startswith((_OWN_FOLDER, "<frozen runpy>")) or filename == runpy.__file__
+    sys.excepthook(type(error), error, error.with_traceback(traceback).__traceback__)
 
 
 def _release_frames(error: BaseException) -> None:

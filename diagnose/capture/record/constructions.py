@@ -33,7 +33,7 @@ class Constructions:
 
         It is called from within the object's ``__init__``.
         """
-        frame = _users_frame(sys._getframe(1), made)
+        frame = next((each for each in users_frames(sys._getframe(1)) if not _constructs(each, made)), None)
         if frame is None:
             return None
         call = self._call(frame.f_code.co_filename, frame, type(made))
@@ -57,21 +57,17 @@ class Constructions:
     def _record(self, call: ast.Call, frame: FrameType, made: type, name: str) -> Mapping[str, object] | None:
         """Return what is taken down of a call, None for one with a credential in its lines."""
         file = frame.f_code.co_filename
-        lines = self._lines.text(file)
-        shown = excerpt_of(call, lines) if lines is not None else None
+        shown = excerpt_of(call, self._lines.text(file) or ())
         if shown is None:
             return None
+        path = os.path.relpath(file, self._cwd) if Path(file).is_absolute() else file
         return {
             "name": name,
-            "file": self._name(file),
+            "file": file if path.startswith("..") else path,
             **shown._asdict(),
             **_parameters(made),
             "spread": _spread(call, frame),
         }
-
-    def _name(self, file: str) -> str:
-        path = os.path.relpath(file, self._cwd) if Path(file).is_absolute() else file
-        return file if path.startswith("..") else path
 
     def _call(self, file: str, frame: FrameType, made: type) -> ast.Call | None:
         """Return the call of the class that is executed; before Python 3.11 the last one on the line."""
@@ -84,8 +80,7 @@ class Constructions:
 
     def _calls_of(self, file: str) -> list[ast.Call]:
         if file not in self._calls:
-            lines = self._lines.text(file)
-            tree = parsed("\n".join(lines or ())) or ast.Module([], [])
+            tree = parsed("\n".join(self._lines.text(file) or ())) or ast.Module([], [])
             self._calls[file] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         return self._calls[file]
 
@@ -96,11 +91,6 @@ def _place(frame: FrameType) -> tuple[int | None, ...] | None:
     if positions is None:
         return None
     return next(itertools.islice(positions(), frame.f_lasti // 2, None), None)
-
-
-def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:
-    """Return the innermost frame of the user's code that is not one of the object's own constructors."""
-    return next((each for each in users_frames(frame) if not _constructs(each, made)), None)
 
 
 def _passes(call: ast.Call, given: Mapping[str, object]) -> bool:
@@ -137,10 +127,7 @@ def _value(node: ast.expr, frame: FrameType) -> Any:  # whatever the script has 
 
 def _parameters(made: type) -> Mapping[str, object]:
     """Return the names of the constructor's parameters in their order, and whether it takes any other."""
-    try:
-        parameters = list(inspect.signature(made.__init__).parameters.values())[1:]  # type: ignore[misc]  # of a class
-    except (TypeError, ValueError):
-        return {"parameters": (), "takes_any": False}
+    parameters = list(inspect.signature(made.__init__).parameters.values())[1:]  # type: ignore[misc]  # of a class
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return {"parameters": tuple(named[:60]), "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters)}
 

@@ -20,7 +20,7 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.source_lines import SourceLines
@@ -224,11 +224,6 @@ class CaptureFolder:
             return any(each.is_dir() for each in self.partial.iterdir())
         return False
 
-    def renumber(self, rank: int, num_ranks: int) -> None:
-        """Take another rank, before anything was written: what a process of a script is follows while it runs."""
-        self._rank, self._num_ranks = rank, num_ranks
-        self._name = f"capture.rank{rank}.json"
-
     def _check(self) -> None:
         if _is_something_else(self.target):
             raise OutputError(f"{printable(self.target)} is a file, but a capture is a folder; give another name.")
@@ -260,16 +255,12 @@ class CaptureFolder:
         try:
             replace_private(self._home / self._name, text)
         except OSError:
-            if not self._give_up_spare():
-                raise
+            self._give_up_spare()
             replace_private(self._home / self._name, text)
 
-    def _give_up_spare(self) -> bool:
-        try:
+    def _give_up_spare(self) -> None:
+        with contextlib.suppress(OSError):
             (self.partial / SPARE).unlink()
-        except OSError:
-            return False
-        return True
 
     @property
     def is_described(self) -> bool:
@@ -387,40 +378,29 @@ def _is_something_else(target: Path) -> bool:
 # The files of a capture beside its traces: the sampler's rows, the lines that they name, the steps of the run.
 
 
-class RowFiles(NamedTuple):
-    """The names of the files, "" for one that was not written, and why."""
-
-    samples: str
-    lines: str
-    steps: str
-    notes: tuple[str, ...]
-
-
 def write_rows(
     folder: CaptureFolder, rank: int, samplers: Samplers, lines: SourceLines, steps: Mapping[str, Any]
-) -> RowFiles:
-    """Write what the samplers saw and the steps of the run; what finds no room becomes a note."""
-    notes: list[str] = []
-    names = dict.fromkeys(("samples", "lines", "steps"), "")
+) -> tuple[dict[str, str], list[str]]:
+    """Write what the samplers saw and the steps of the run; return the files' names, and why one is missing."""
+    names, notes = dict[str, str](), list[str]()
+
+    def write(kind: str, rows: dict[str, object]) -> None:
+        folder.write_rows(f"rank{rank}.{kind}.json.gz", rows)
+        names[kind] = f"rank{rank}.{kind}.json.gz"
+
+    in_windows, of_run = samplers.in_windows, samplers.of_run
     try:
-        in_windows, of_run = samplers.in_windows, samplers.of_run
         if in_windows is not None:
             seen = [*in_windows.lines, *(of_run.lines if of_run is not None else ()), *lines.named]
-            file = f"rank{rank}.samples.json.gz"
-            folder.write_rows(file, {**in_windows.rows(), "gc": samplers.gc_runs})
-            names["samples"] = file
-            file = f"rank{rank}.lines.json.gz"
-            folder.write_rows(file, lines.stored(dict.fromkeys(seen)))
-            names["lines"] = file
+            write("samples", {**in_windows.rows(), "gc": samplers.gc_runs})
+            write("lines", lines.stored(dict.fromkeys(seen)))
             notes += [
                 f"{printable(name)} was changed while it ran, so its lines are not quoted." for name in lines.changed
             ]
     except OSError as error:
         notes.append(f"The sampler's rows could not be written: {reason(error)}")
     try:
-        file = f"rank{rank}.steps.json.gz"
-        folder.write_rows(file, {**steps, **samplers.run_paths()})
-        names["steps"] = file
+        write("steps", {**steps, **samplers.run_paths()})
     except OSError as error:
         notes.append(f"The times of the steps could not be written: {reason(error)}")
-    return RowFiles(**names, notes=tuple(notes))
+    return names, notes

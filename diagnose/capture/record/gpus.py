@@ -176,11 +176,10 @@ def find_gpu(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
     last: Exception | None = None
     for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
-        for form in (name, name.encode()):
-            try:
-                return nvml.nvmlDeviceGetHandleByUUID(form)
-            except Exception as error:  # the others are tried too
-                last = error
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(name)
+        except Exception as error:  # the others are tried too
+            last = error
     raise LookupError(f"no GPU with the UUID {uuid}: {last}")
 
 
@@ -193,17 +192,13 @@ def _ask(question: Callable[[], Any]) -> Any:
 
 
 def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
-    name = _ask(lambda: nvml.nvmlDeviceGetName(handle))
-    memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-    allowed = _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle))  # least and most, mW
     return {
-        "name": name.decode() if isinstance(name, bytes) else name,
+        "name": _ask(lambda: nvml.nvmlDeviceGetName(handle)),
         "max_sm_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "max_memory_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        "power_limit_w": None if limit is None else limit / 1e3,
-        "max_power_limit_w": None if allowed is None else allowed[1] / 1e3,
-        "memory_total_bytes": None if memory is None else memory.total,
+        "power_limit_w": _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),
+        "max_power_limit_w": _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)[1] / 1e3),
+        "memory_total_bytes": _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
         "pcie_generation": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
         "pcie_width": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
         "max_pcie_generation": _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
@@ -216,8 +211,6 @@ def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
 def gpu_row(nvml: Any, handle: Any) -> dict[str, Any]:
     """Return what a GPU shows now."""
     use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     # The bits of THROTTLE_REASONS; the call was renamed in driver 535.
     new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     throttle = new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
@@ -228,9 +221,9 @@ def gpu_row(nvml: Any, handle: Any) -> dict[str, Any]:
         "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
         "throttle_reasons": throttle,
-        "power_w": None if power is None else power / 1e3,
+        "power_w": _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
         "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        "memory_used_bytes": memory and memory.used,
+        "memory_used_bytes": _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
     }
 
 

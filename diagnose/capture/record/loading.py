@@ -6,19 +6,21 @@ import ast
 import contextlib
 import ctypes
 import functools
+import inspect
 import os
 import sys
 import time
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import tree_of
+from diagnose.capture.steps.hooks import nothing
 
 # What the processes that load batches read and compute: Linux's own counters, read at the ends of each window.
 #
@@ -129,7 +131,7 @@ class DrawnBatches:
 
     def __init__(self) -> None:
         self._own: set[int] = set()  # datasets with generators of their own
-        self._begun: weakref.ref[Any] | None = None  # the iterator whose first batch came
+        self._begun: Callable[[], Any] = nothing  # the iterator whose first batch came
         self._before: tuple[Hashable, ...] = ()
         self._looked: Counter[int] = Counter()  # batches, by dataset
         self._drew: set[int] = set()
@@ -137,7 +139,7 @@ class DrawnBatches:
     def asked(self, iterator: Any) -> None:  # torch's iterator, whose type is private
         """Take down where the generators stand before a batch is made."""
         self._before = ()
-        if self._begun is None or self._begun() is not iterator:
+        if self._begun() is not iterator:
             self._begun = weakref.ref(iterator)
             return
         dataset = getattr(iterator, "_dataset", None)
@@ -148,7 +150,7 @@ class DrawnBatches:
 
     def delivered(self, dataset: object, iterator: object) -> None:
         """Compare with where they stand once it is there."""
-        if self._before and self._begun is not None and self._begun() is iterator:
+        if self._before and self._begun() is iterator:
             self._looked[id(dataset)] += 1
             if random_state() != self._before:
                 self._drew.add(id(dataset))
@@ -255,12 +257,24 @@ def _is_in_a_loop(file: str, line: int) -> bool | None:
 def batch_maker(loader: Any, dataset: object) -> tuple[str, int, int, str] | None:
     """Return the file, first and last line, and name of the function; None where libraries make the batches."""
     methods = (getattr(type(dataset), name, None) for name in ("__getitem__", "__iter__"))
-    for function in (getattr(loader, "collate_fn", None), *methods):
-        code = _code_of(function)
-        if code is not None and is_users(code):
-            last = max(_lines(code), default=code.co_firstlineno)
-            return code.co_filename, code.co_firstlineno, last, code.co_name
-    return None
+    return next(filter(None, map(_of_users, (getattr(loader, "collate_fn", None), *methods))), None)
+
+
+def batch_choosers(loader: Any) -> tuple[tuple[str, int, int, str], ...]:
+    """Return the same of the functions that choose the samples of a batch, none of them a library's."""
+    chooser = getattr(loader, "batch_sampler", None)
+    each = (chooser, getattr(loader, "sampler", None), getattr(chooser, "sampler", None))
+    return tuple(dict.fromkeys(filter(None, (_of_users(getattr(type(one), "__iter__", None)) for one in each))))
+
+
+def _of_users(function: Any) -> tuple[str, int, int, str] | None:
+    code = _code_of(function)
+    if code is None or not is_users(code):
+        return None
+    last = code.co_firstlineno
+    with contextlib.suppress(OSError):  # the source is not known
+        last += len(inspect.getsourcelines(code)[0]) - 1
+    return code.co_filename, code.co_firstlineno, last, code.co_name
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -270,10 +284,3 @@ def _code_of(function: Any) -> CodeType | None:
         function = type(function).__call__
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-def _lines(code: CodeType) -> Iterator[int]:
-    yield from (line for *_, line in code.co_lines() if line is not None)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _lines(inner)

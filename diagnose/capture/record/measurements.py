@@ -53,7 +53,7 @@ class DeviceClock:
         try:
             while len(self._waiting) > 1 and time.monotonic() < ends:
                 self._collect()
-                time.sleep(0.005 if len(self._waiting) > 1 else 0)
+                time.sleep(0.005)
         except RuntimeError:
             self._waiting.clear()
 
@@ -94,6 +94,10 @@ class Measurements:
     stack_ns: int = 0  # in the attribution window
     notes: list[str] = field(default_factory=list)
 
+    def of(self, kind: WindowKind) -> list[int]:
+        """Return the steps of a window."""
+        return self.timing if kind == "light" else self.attribution
+
     def step_ns(self, part: str) -> list[int]:
         """Return the steps of "unprofiled", "light" or "attribution", by the device's clock where it is known."""
         host = {"unprofiled": self.unprofiled, "light": self.timing, "attribution": self.attribution}[part]
@@ -114,10 +118,8 @@ class PlanHooks:
     look: Callable[[], None]  # called when a bound may be reached at another time than before
     converged: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
-    join_wait: Callable[
-        [Callable[[], None]], str
-    ]  # the class of the loader's iterator that is waited for, "" for none;
-    # what it is given is called after that wait
+    # The class of the loader's iterator that is waited for, "" for none; what it is given is called after that wait.
+    join_wait: Callable[[Callable[[], None]], str]
     wrote: Callable[[], object]  # called after each window was written
     stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it
     training_loader: Callable[[], object] = lambda: None  # the loader that steps take their batches from, if any

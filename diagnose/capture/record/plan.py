@@ -118,8 +118,6 @@ def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
 
     ``times`` are the host's (ns), which may only queue what the device takes ``device_ns`` for.
     """
-    if not times:
-        return USUAL_STEPS
     step_ns = max(median(times[-USUAL_STEPS:]), device_ns or 0.0)
     # A window of five seconds needs no ten steps: long ones vary less. One of short steps lasts half a second,
     # a hundred samples of the executing line.
@@ -153,7 +151,10 @@ class Plan:
     def __init__(
         self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
     ) -> None:
-        self._max_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
+        self._together = hooks.num_ranks > 1
+        longest_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
+        # Ranks that decided by their own clocks would part: together they have no bound of time.
+        self._max_s = math.inf if self._together else longest_s
         self._at_once = at_once
         self.done = self.failed = False
         self.num_steps = 0
@@ -162,7 +163,6 @@ class Plan:
         self._options = options
         self._hooks = hooks
         self._measured = measured
-        self._together = hooks.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
         measured.clock.mark(0)
@@ -191,9 +191,9 @@ class Plan:
             self._watched.add(duration, state, broken_off=self._recorder.broken_off)
         self._hooks.stepped(duration, state)
         try:
-            if self._over or self._left_s() <= 0:
-                if not self._over:
-                    self.cut()
+            if not self._over and self._left_s() <= 0:
+                self.cut()
+            if self._over:
                 self.close()
                 return
             self._steps.send(duration)
@@ -239,8 +239,8 @@ class Plan:
         return self._over
 
     def _left_s(self) -> float:
-        """Return the time that is left before what is recorded now must be written; ranks have no such bound."""
-        if self._together or self._over:
+        """Return the time that is left before what is recorded now must be written."""
+        if self._over:
             return math.inf
         return self._began_at + self._max_s - self._recorder.write_s - time.monotonic()
 
@@ -305,7 +305,7 @@ class Plan:
 
     def _affords(self, num_steps: int) -> bool:
         """Return whether so many steps like the latest end in time."""
-        return self._together or num_steps * self._latest_ns / 1e9 < self._left_s()
+        return num_steps * self._latest_ns / 1e9 < self._left_s()
 
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
@@ -329,22 +329,20 @@ class Plan:
                 break
             now_ms = median(times[-8:]) / 1e6
             self._hooks.report(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
-        self._num_steps = self._options.steps or (
-            USUAL_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
-        )
+        self._num_steps = self._options.steps or USUAL_STEPS
         if times and not self._together and self._options.steps is None:
+            self._num_steps = fitting_steps(times, self._measured.clock.recent_ns)
             self._usual_s = median(times[-USUAL_STEPS:]) / 1e9
         self._hooks.converged()
-        if converged is None:
-            if times and not self._affords(RESERVED_STEPS):
-                self._measured.unprofiled.append(times[-1])
-            if limit:
-                self._measured.notes.append(
-                    f"Step times had not settled after {len(times)} steps; the numbers may include warm-up."
-                )
-        else:
+        if converged is not None:
             self._measured.converged_after = converging_from + converged
             self._measured.unprofiled += times[converging_from + converged :]
+        elif times:
+            if not self._affords(RESERVED_STEPS):
+                self._measured.unprofiled.append(times[-1])
+            self._measured.notes.append(
+                f"Step times had not settled after {len(times)} steps; the numbers may include warm-up."
+            )
         self._measured.first["unprofiled"] = self.num_steps - len(self._measured.unprofiled) + 1
 
     def _plain(self) -> Steps:
@@ -353,12 +351,10 @@ class Plan:
         wanted = self.wanted_steps - (0 if self._together else len(times))
         if wanted > 0:
             self._hooks.report(f"measuring {wanted} steps without the profiler")
-        for _ in range(max(wanted, 0)):
-            if times and not self._affords(RESERVED_STEPS):
+        for _ in range(wanted):
+            if times and (self._late(0.6) or not self._affords(RESERVED_STEPS)):
                 break
             times.append((yield))
-            if self._late(0.6):
-                break
 
     def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())
@@ -420,14 +416,14 @@ class Plan:
 
     def _full(self, kind: WindowKind, share: float) -> bool:
         """Return whether the window must close early for lack of time, and note why."""
-        if self._together or not (self._late(share) or not self._affords(1)):
+        if self._affords(1) and not self._late(share):
             return False
         if not self._options.quick:
             self._measured.notes.append(f"The {kind} window was cut short by {self._time_bound}.")
         return True
 
     def _late(self, share: float) -> bool:
-        return not self._together and time.monotonic() - self._began_at > share * self._max_s
+        return time.monotonic() - self._began_at > share * self._max_s
 
     def _pass(self, num_steps: int) -> Steps:
         for _ in range(num_steps):

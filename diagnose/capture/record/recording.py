@@ -21,6 +21,7 @@ from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.window import (
     SAFETY,
     TRACE_POLL_S,
+    UNKNOWN_STEP,
     ScriptHeap,
     StepSize,
     TraceSize,
@@ -28,7 +29,7 @@ from diagnose.capture.record.window import (
     WindowKind,
     packed,
 )
-from diagnose.capture.steps.hooks import Undo, around, replace_function
+from diagnose.capture.steps.hooks import Undo, around, nothing, replace_function
 from diagnose.model.files import reason, replace_private
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class AnomalyStacks:
     """Watches the calls of modules on the thread that starts it, until one runs under anomaly detection."""
 
     def __init__(self) -> None:
-        self._undo: Undo | None = None
+        self._undo: Undo = nothing
         self._thread = 0
         self.stack_ns = 0  # that one stack takes, 0 where anomaly detection is off
 
@@ -147,9 +148,7 @@ class AnomalyStacks:
 
     def stop(self) -> None:
         """End watching."""
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
+        self._undo()
 
     def _watched(self, call: Any) -> Callable[..., Any]:
         def watched_call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +184,7 @@ class OtherProfilers:
         self.place = ""  # "file:line" where the script made its latest profiler
         self._on_start = on_start
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._undo: Undo = lambda: None
+        self._undo: Undo = nothing
 
     def watch(self) -> None:
         """Begin watching; torch must have been imported."""
@@ -283,6 +282,10 @@ Steps: TypeAlias = Generator[None, int, None]
 
 
 MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
+_PART_KEPT: dict[WindowKind, str] = {
+    "light": "the figures cover a part of one step",
+    "attribution": "lines and shapes come from a part of one step",
+}
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
 
 
@@ -299,7 +302,7 @@ class Recorder:
         self._measured = measured
         self._together = hooks.num_ranks > 1
         self._window: Window | None = None
-        self._size: TraceSize | None = None
+        self._size = TraceSize("light")  # of the window
         self._limit_mb = math.inf
         self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
         self._expected: dict[WindowKind, StepSize] = {}
@@ -320,7 +323,7 @@ class Recorder:
         """Close the mark of the step that is over."""
         if self._window is not None:
             self._window.end_step()
-            if self._size is not None and not self._cut:
+            if not self._cut:
                 self._size.boundary()
         else:
             self.script_heap.boundary()
@@ -342,7 +345,7 @@ class Recorder:
     def cut(self, why: str) -> None:
         """Stop recording inside the step; what is over of the window is written at the step's end."""
         self.flow.cut()
-        if self._window is not None and self._size is not None and not self._cut:
+        if self._window is not None and not self._cut:
             self._cut, self._why = True, why
             self._recorded_s, self._recorded_mb = self._size.elapsed_s, self._size.mb()
             self._window.stop()
@@ -377,7 +380,7 @@ class Recorder:
     @property
     def full_in(self) -> float:
         """Return in how many seconds to look at the trace's size again; 0 once it has reached its limit."""
-        if self._window is None or self._size is None or self._cut:
+        if self._window is None or self._cut:
             return math.inf
         safe = self._size.safe_s(self._limit_mb)
         if safe > 0:
@@ -387,7 +390,7 @@ class Recorder:
     @property
     def write_s(self) -> float:
         """Return how long writing what is recorded now will take, judging by the window before."""
-        if self._window is None or self._size is None:
+        if self._window is None:
             return 0.0
         # Stopping a profiler makes Python objects of its events, which the heap must not be taken for records of.
         return self._measured.write_s_per_mb * (self._recorded_mb if self._cut else self._size.mb())
@@ -427,7 +430,9 @@ class Recorder:
         self._first = 0
         times: list[int] = []
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
-        self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap, self._expected.get(kind))
+        self._size = size = TraceSize(
+            kind, self._highest.get(kind), self.script_heap, self._expected.get(kind, UNKNOWN_STEP)
+        )
         self._hooks.look()
         small = False
         try:
@@ -481,8 +486,7 @@ class Recorder:
         try:
             window.stop()
             partial = self.keeps_parts or (self._cut and (kind == "light" or bool(measured.timing)))
-            had = len(measured.timing if kind == "light" else measured.attribution)
-            of_use = window.num_steps > had or (partial and kind not in measured.files)
+            of_use = window.num_steps > len(measured.of(kind)) or (partial and kind not in measured.files)
             if not of_use and not self._cut:
                 return 0.0  # nothing whole in it, or less than an earlier window has
             name = f"{self._hooks.prefix}.{kind}.pt.trace.json.gz"
@@ -513,16 +517,12 @@ class Recorder:
     def _note_cut(self, kind: WindowKind) -> None:
         """State what a window that was cut holds."""
         measured = self._measured
-        steps = len(measured.timing if kind == "light" else measured.attribution)
-        kept = (
-            f"it holds {steps} whole steps"
-            if steps
-            else "lines and shapes come from a part of one step"
-            if kind in measured.files and kind == "attribution"
-            else "the figures cover a part of one step"
-            if kind in measured.files
-            else "it held no whole step and was dropped. Allow more, or mark shorter steps with diagnose.step()"
-        )
+        if measured.of(kind):
+            kept = f"it holds {len(measured.of(kind))} whole steps"
+        elif kind in measured.files:
+            kept = _PART_KEPT[kind]
+        else:
+            kept = "it held no whole step and was dropped. Allow more, or mark shorter steps with diagnose.step()"
         measured.notes.append(f"The {kind} window was stopped by {self._why}; {kept}.")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from diagnose.capture.frames.reader import PACKAGES
-from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened
+from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened, state_in
 from diagnose.capture.record.taken import OWN_THREADS, Taken
 
 METHOD = "interpreter"
@@ -82,13 +82,7 @@ class Sampler:
         if sys.platform == "linux":
             import ctypes
 
-            ctypes.CDLL(None).prctl(
-                29,
-                ctypes.c_ulong(1),
-                0,
-                0,
-                0,  # linux/prctl.h; in ns, of the calling thread alone
-            )  # no error matters: samples lie as before
+            ctypes.CDLL(None).prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns; it may fail
         used = time.thread_time_ns()
         pause, num = period, 0
         most = MAX_WINDOW_CPU_SHARE if taken.depth == 1 else MAX_CPU_SHARE
@@ -128,8 +122,7 @@ def _restore_in_forked() -> None:
         sys.setswitchinterval(_OF_FORKED[-1])
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restore_in_forked)
+os.register_at_fork(after_in_child=_restore_in_forked)
 
 
 def is_users(code: CodeType) -> bool:
@@ -181,44 +174,23 @@ def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
     """Give a reader of what the thread does at this moment: 1 runs or is ready to, 0 waits, -1 unknown.
 
     Reading the file gives the interpreter up, so that a thread which waits for nothing else is ready by then. Without
-    Linux' files the CPU time since the last reading decides, which misses waits shorter than the period.
+    Linux' files nothing is known.
     """
     try:
         file = os.open(f"/proc/self/task/{native_id}/stat", os.O_RDONLY)
     except OSError:
-        yield _by_cpu_time(thread_id)
+        yield lambda: UNKNOWN
         return
     share = _cpu_share(thread_id)
     try:
         # Reading would hold up a thread that computes in Python once more.
-        yield lambda: 1 if (share() or 0.0) >= 0.95 else _state_in(file)
+        yield lambda: 1 if share() >= 0.95 else state_in(file)
     finally:
         os.close(file)
 
 
-def _state_in(file: int) -> int:
-    """Return the state in the line of /proc: the letter after the name, which is in parentheses and may hold any."""
-    try:
-        letter = os.pread(file, 256, 0).rpartition(b") ")[2][:1]
-    except OSError:  # the thread has ended
-        return UNKNOWN
-    return int(letter == b"R") if letter else UNKNOWN
-
-
-def _by_cpu_time(thread_id: int) -> Callable[[], int]:
-    share = _cpu_share(thread_id)
-
-    def running() -> int:
-        found = share()
-        return UNKNOWN if found is None else int(found >= 0.5)
-
-    return running
-
-
-def _cpu_share(thread_id: int) -> Callable[[], float | None]:
-    """Return a reader of the thread's CPU time over the time since the last reading, None where it is not counted."""
-    if not hasattr(time, "pthread_getcpuclockid"):
-        return lambda: None
+def _cpu_share(thread_id: int) -> Callable[[], float]:
+    """Return a reader of the thread's CPU time over the time since the last reading."""
     clock = time.pthread_getcpuclockid(thread_id)
     last_cpu, last_at = time.clock_gettime_ns(clock), time.perf_counter_ns()
 

@@ -42,9 +42,8 @@ class GcWatch:
         self.runs: list[tuple[int, int]] = []
 
     def start(self) -> None:
-        """Start recording; no effect where it is started already."""
-        if self._note not in gc.callbacks:
-            gc.callbacks.append(self._note)
+        """Start recording."""
+        gc.callbacks.append(self._note)
 
     def stop(self) -> None:
         """Stop recording; no effect where it is not started."""
@@ -110,7 +109,7 @@ class SamplerProcess:
     def attach(self, libraries: tuple[str, ...]) -> bool:
         """Return whether it sees a line of this thread that is known; ``libraries`` begin the files of no user code."""
         if self._attached or self.failure:
-            return self._attached and not self.failure
+            return self._attached
         try:
             self.start()
             self._await_ready()
@@ -165,10 +164,9 @@ class SamplerProcess:
         """End it."""
         if self._channel is None:
             return
-        if self._is_open():
-            self._channel.close()
-        else:  # the number belongs to a file of the script's by now
+        if not self._is_open():  # the number belongs to a file of the script's by now
             self._channel.detach()
+        self._channel.close()
         self._channel, self._attached = None, False
         self.failure = self.failure or "It was ended."
         if self._is_tracer:
@@ -176,14 +174,11 @@ class SamplerProcess:
 
     def forget(self) -> None:
         """Leave it to the process that this one was forked from."""
-        if self._channel is not None and self._is_open():
-            self._channel.close()
-        self._channel, self.failure = None, "It samples another process."
+        self.close()
+        self.failure = "It samples another process."
 
     def _own_channel(self) -> socket.socket:
-        if self._channel is None:
-            raise self._fail("It was not started.")
-        if not self._is_open():
+        if self._channel is None or not self._is_open():
             raise self._fail("The script closed its socket.")
         return self._channel
 
@@ -216,8 +211,8 @@ def _await_answer(channel: socket.socket) -> None:
 
 def _unfit() -> str:
     """Return why there can be no such process on this system, "" where there can."""
-    if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
-        return "Memory of processes is read on Linux with 64 bits only."
+    if sys.platform != "linux":
+        return "Memory of processes is read on Linux only."
     if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "This interpreter's frames are not known."
     if not sys.executable or not Path(__file__).exists():
@@ -241,8 +236,7 @@ def _forget_in_forked() -> None:
     _RUNNING.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_forked)
+os.register_at_fork(after_in_child=_forget_in_forked)
 
 
 # Samples a thread from outside, by the process that reads its frames in memory, into what was taken so far.
@@ -419,11 +413,9 @@ class Samplers:
 
     def stop(self) -> None:
         """End the threads and the process."""
-        for watch in (self._in_windows, self._of_run):
+        for watch in (self._in_windows, self._of_run, self._gc_watch):
             if watch is not None:
                 watch.stop()
-        if self._gc_watch is not None:
-            self._gc_watch.stop()
         self._process.close()
 
     @property

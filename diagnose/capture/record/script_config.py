@@ -7,15 +7,13 @@ import os
 import select
 import sys
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
-from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_maker, comes_again
-from diagnose.capture.steps.hooks import ANOMALY
+from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_choosers, batch_maker, comes_again
+from diagnose.capture.steps.hooks import ANOMALY, nothing
 from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
@@ -37,6 +35,7 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
         "bfloat16": _computes_bfloat16(),
+        "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]  # torch leaves it so
         "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
         "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
@@ -62,29 +61,35 @@ OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize
 DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
 
 
+class _Loader:
+    """What was seen of the DataLoaders of one dataset."""
+
+    def __init__(self, dataset: int) -> None:
+        self.dataset = dataset  # its id
+        self.described: dict[str, object] = {}  # empty until one is opened
+        self.sizes: dict[str, int] = {}  # of the first batch
+        self.opened: Callable[[], Any] = nothing  # the loader itself
+        self.opening: object = None  # the same, until its iterator is known
+        self.iterator: Callable[[], Any] = nothing
+        self.batches = 0
+        self.updates = 0  # of the weights, before which it delivered batches
+        self.since_update = False
+        self.asked = self.ready = 0  # batches of workers, and those of them that were there already
+
+
 class ScriptConfig:
     """Collects the arguments of DataLoaders, optimizers and DDP from the hooks."""
 
     def __init__(self) -> None:
-        self._loaders: dict[int, dict[str, object]] = {}
-        self._opened: dict[int, weakref.ref[Any] | None] = {}  # the loader itself, by dataset
-        self._opening: dict[int, object] = {}  # the same, until its iterator is known
+        self._loaders: dict[int, _Loader] = {}  # by dataset
         self._kept_with: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()  # loaders, by iterator
-        self._batches: Counter[int] = Counter()
-        self._updates: Counter[int] = Counter()  # of the weights, before which it delivered batches
-        self._since_update: set[int] = set()
-        self._asked: Counter[int] = Counter()  # batches of workers
-        self._ready: Counter[int] = Counter()  # of these, those that were there already
         self._drawn = DrawnBatches()
-        self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
-        self._iterators: dict[int, weakref.ref[Any]] = {}
         self._counters = LoadingCounters()
         self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
-        self._stepped: weakref.ref[Any] | None = None  # the last one
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self.anomaly: Mapping[str, object] | None = None  # the script's first call that turns anomaly detection on
-        self._ddp: dict[str, object] = {}
+        self.ddp: Mapping[str, object] = {}  # arguments of DistributedDataParallel
         self._constructions = Constructions(Path.cwd())
         self._seen_made: set[int] = set()  # ids of what was made under these hooks, whoever made it
         self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, Mapping[str, object]]] = {}
@@ -106,6 +111,8 @@ class ScriptConfig:
                 self.anomaly = call
             elif call is not None:
                 self._made[name, id(of)] = _reference(of), call
+        if name == "DistributedDataParallel":
+            self._describe_ddp(made)
 
     @property
     def calls(self) -> list[Mapping[str, object]]:
@@ -117,22 +124,28 @@ class ScriptConfig:
         reference, call = self._made.get((name, id(of)), (None, None))
         return call if reference is None or reference() is of else None
 
+    def _of(self, dataset: object) -> _Loader:
+        return self._loaders.setdefault(id(dataset), _Loader(id(dataset)))
+
     def loader_opened(self, loader: object, dataset: object) -> None:
         """Take down a DataLoader that starts an epoch."""
-        self._opened[id(dataset)] = _reference(loader)
+        known = self._of(dataset)
+        known.opened = _reference(loader) or nothing
         if not getattr(loader, "persistent_workers", False):  # such a one holds its iterator
-            self._opening[id(dataset)] = loader
-        if id(dataset) not in self._loaders:
-            self._loaders[id(dataset)] = {
+            known.opening = loader
+        if not known.described:
+            known.described = {
                 **_describe_loader(loader, dataset),
                 "made": self._call("DataLoader", dataset),
                 "comes_again": comes_again(sys._getframe()),
             }
 
     def first_batch(self, dataset: object, batch: object) -> None:
-        """Take down how large a batch is: workers hand each of its tensors over."""
-        tensors = list(_tensors(batch))
-        self._sizes[id(dataset)] = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
+        """Take down how large a dataset's first batch is: workers hand each of its tensors over."""
+        known = self._of(dataset)
+        if not known.sizes:
+            tensors = list(_tensors(batch))
+            known.sizes = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
 
     def batch_asked(self, iterator: object) -> None:
         """Count whether a batch of workers was there when it was asked for; look at what one made here draws."""
@@ -141,31 +154,30 @@ class ScriptConfig:
             return
         ready = _is_ready(iterator)
         if ready is not None:
-            dataset = id(getattr(iterator, "_dataset", None))
-            self._asked[dataset] += 1
-            self._ready[dataset] += ready
+            known = self._of(getattr(iterator, "_dataset", None))
+            known.asked += 1
+            known.ready += ready
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to find the training loader among others."""
-        key = id(dataset)
-        self._batches[key] += 1
-        self._since_update.add(key)
+        known = self._of(dataset)
+        known.batches += 1
+        known.since_update = True
         self._drawn.delivered(dataset, iterator)
-        known = self._iterators.get(key)
-        if known is None or known() is not iterator:
-            self._iterators[key] = weakref.ref(iterator)
-            if key in self._opening:  # `for batch in DataLoader(…)` lets go of the loader itself
-                self._kept_with[iterator] = self._opening.pop(key)
+        if known.iterator() is not iterator:
+            known.iterator = weakref.ref(iterator)
+            self._kept_with[iterator] = known.opening  # `for batch in DataLoader(…)` lets go of the loader itself
+            known.opening = None
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """Take down an optimizer that steps, and which loaders it follows."""
-        self._updates.update(self._since_update)
-        self._since_update.clear()
-        if self._stepped is None or self._stepped() is not optimizer:
-            self._stepped = weakref.ref(optimizer)
-            if optimizer not in self._optimizers and id(optimizer) not in self._seen_made:
-                self._made_before(optimizer)
+        for known in self._loaders.values():
+            known.updates += known.since_update
+            known.since_update = False
+        if optimizer not in self._optimizers:
             self._optimizers[optimizer] = None
+            if id(optimizer) not in self._seen_made:
+                self._made_before(optimizer)
 
     def _made_before(self, optimizer: Any) -> None:
         """Take down the one call of the script that can have made an optimizer before there were hooks."""
@@ -176,13 +188,7 @@ class ScriptConfig:
                 self._made[name, id(optimizer)] = _reference(optimizer), call
 
     def settle(self) -> None:
-        """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""
-        for key, loader in self._loaders.items():
-            iterator = self._iterators[key]() if key in self._iterators else None
-            pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-            busy = busy_share(pids) if pids else None
-            if busy is not None:
-                loader["workers_busy"] = round(busy, 3)
+        """Describe the optimizers that stepped so far, and read what loads; later they may be gone."""
         if self._optimizers and not self._optimizer:
             described = [
                 {**describe_optimizer(optimizer), "made": self._call(type(optimizer).__name__, optimizer)}
@@ -198,46 +204,48 @@ class ScriptConfig:
             dtype = str(getattr(context, "fast_dtype", "")).removeprefix("torch.")
             self.autocast = {"device": getattr(context, "device", ""), "dtype": dtype}
 
-    def watch_ddp(self, model: Any) -> None:
-        """Take down the arguments of a DistributedDataParallel; called once it is constructed."""
-        self._ddp = {name: getattr(model, name, None) for name in DDP_ARGUMENTS}
+    def _describe_ddp(self, model: Any) -> None:
         cap = getattr(model, "bucket_bytes_cap", None)
-        self._ddp["bucket_cap_mb"] = cap / 2**20 if cap else None
-        self._ddp["made"] = self._call("DistributedDataParallel", model)
+        self.ddp = {
+            **{name: getattr(model, name, None) for name in DDP_ARGUMENTS},
+            "bucket_cap_mb": cap / 2**20 if cap else None,
+            "made": self._call("DistributedDataParallel", model),
+        }
 
     @property
-    def _busiest(self) -> int:
-        """Return the loader that training asks most often: an evaluation delivers many batches between two updates."""
-        return max(self._loaders, key=lambda key: (self._updates[key], self._batches[key]))
+    def _training(self) -> _Loader | None:
+        """Return the loaders that training asks most often: an evaluation takes many batches between two updates."""
+        opened = [each for each in self._loaders.values() if each.described]
+        return max(opened, key=lambda each: (each.updates, each.batches), default=None)
 
     def count_loading(self) -> None:
         """Read what the processes that load have read and computed so far: at the ends of a window."""
-        if not self._loaders:
-            return
-        busiest = self._busiest
-        iterator = self._iterators[busiest]() if busiest in self._iterators else None
-        pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid]
-        self._counters.read(pids, self._batches[busiest])
+        known = self._training
+        if known is not None:
+            pids = [worker.pid for worker in getattr(known.iterator(), "_workers", ()) if worker.pid]
+            self._counters.read(pids, known.batches)
 
     def training_loader(self) -> object:
         """Return the DataLoader that training asks most often, None without one."""
-        opened = self._opened.get(self._busiest) if self._loaders else None
-        return opened() if opened is not None else None
+        known = self._training
+        return known.opened() if known is not None else None
 
     @property
     def loader(self) -> Mapping[str, object]:
         """Return the arguments of the DataLoader that trains, of several the busiest."""
-        if not self._loaders:
+        known = self._training
+        if known is None:
             return {}
-        busiest = self._busiest
+        counters = self._counters.summary(known.described.get("batch_size"))  # type: ignore[arg-type]  # an int or None
         return {
-            **self._loaders[busiest],
-            **self._sizes.get(busiest, {}),
-            "counters": self._counters.summary(self._loaders[busiest].get("batch_size")),  # type: ignore[arg-type]  # an int or None
-            "batches_seen": self._batches[busiest],
-            "batches_ready": round(self._ready[busiest] / asked, 3) if (asked := self._asked[busiest]) else None,
-            "batches_drew": self._drawn.of(busiest),
-            "num_loaders": len(self._loaders),
+            **known.described,
+            **known.sizes,
+            "counters": counters,
+            "workers_busy": counters.get("cpu_share") if known.described["num_workers"] else None,
+            "batches_seen": known.batches,
+            "batches_ready": round(known.ready / known.asked, 3) if known.asked else None,
+            "batches_drew": self._drawn.of(known.dataset),
+            "num_loaders": sum(bool(each.described) for each in self._loaders.values()),
         }
 
     @property
@@ -245,11 +253,6 @@ class ScriptConfig:
         """Return the description of the main optimizer."""
         self.settle()
         return self._optimizer
-
-    @property
-    def ddp(self) -> Mapping[str, object]:
-        """Return DDP's arguments, empty without DDP."""
-        return self._ddp
 
 
 def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
@@ -261,6 +264,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
     described["batches_by"] = batch_maker(loader, dataset)
+    described["chosen_by"] = batch_choosers(loader)
     try:
         described["num_batches"] = len(loader)
     except (TypeError, NotImplementedError):  # streams have no length
@@ -279,11 +283,8 @@ def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
     """Yield what a batch holds that has bytes, in lists, tuples and mappings three deep."""
     if isinstance(getattr(batch, "nbytes", None), int):
         yield batch
-    elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple):
-        for part in batch:
-            yield from _tensors(part, depth + 1)
-    elif depth < MAX_BATCH_DEPTH and type(batch) is dict:
-        for part in batch.values():
+    elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple, dict):
+        for part in batch.values() if type(batch) is dict else batch:
             yield from _tensors(part, depth + 1)
 
 
@@ -297,6 +298,7 @@ def _names(cls: type, name: str) -> bool:
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return class, flags and size of an optimizer."""
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
+    states = [held for held in optimizer.state.values() if isinstance(held, Mapping)]  # optimizers keep what they like
     group: Mapping[str, object] = optimizer.param_groups[0] if optimizer.param_groups else {}
     return {
         "class": type(optimizer).__name__,
@@ -305,7 +307,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
         "num_tensors": len(tensors),
         "num_params": sum(int(p.numel()) for p in tensors),
         "param_bytes": sum(map(_bytes, tensors)),
-        "state_bytes": sum(_bytes(value) for held in optimizer.state.values() for value in _values(held)),
+        "state_bytes": sum(_bytes(value) for held in states for value in held.values()),
         "num_groups": len(optimizer.param_groups),
         "devices": sorted({str(p.device) for p in tensors}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
@@ -319,10 +321,6 @@ def _bytes(value: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _values(held: Any) -> Iterable[object]:  # optimizers keep what they like
-    return held.values() if isinstance(held, Mapping) else ()
-
-
 def _is_ready(iterator: Any) -> bool | None:  # torch's iterator, whose type is private
     """Return whether the workers have made the next batch, None for an iterator without workers."""
     queue = getattr(iterator, "_data_queue", None)
@@ -331,10 +329,9 @@ def _is_ready(iterator: Any) -> bool | None:  # torch's iterator, whose type is 
     with contextlib.suppress(Exception):  # a queue that is closed, or one of another release
         if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
             return True
-        reader = getattr(queue, "_reader", None)  # a pipe; where a thread pins memory it is a queue of that thread
-        if reader is None:
+        if not hasattr(queue, "_reader"):  # where a thread pins memory it is a queue of that thread, else a pipe
             return not queue.empty()
         poll = select.poll()  # in a quarter of the time that the pipe's own poll takes
-        poll.register(reader, select.POLLIN)
+        poll.register(queue._reader, select.POLLIN)
         return bool(poll.poll(0))
     return None

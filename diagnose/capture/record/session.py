@@ -153,9 +153,9 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         gpus=tuple(fitting(GpuRecord, gpu) for gpu in session.gpus),
         light_file=measured.files.get("light", ""),
         attribution_file=measured.files.get("attribution", ""),
-        samples_file=session.samples_file,
-        lines_file=session.lines_file,
-        steps_file=session.steps_file,
+        samples_file=session.row_files.get("samples", ""),
+        lines_file=session.row_files.get("lines", ""),
+        steps_file=session.row_files.get("steps", ""),
         dataflow_file=measured.dataflow_file,
         flags=_flags(session),
         found_steps_by=session.listener.choice.chosen or "",
@@ -204,9 +204,8 @@ class Session:
     """One capture, from before the script's first line to its folder.
 
     ``stop`` unwinds the script by raising, and returns if it cannot; None where there is none to unwind. ``spawned`` is
-    the number of a process among those that the script has started, and how many: which rank it is follows once there
-    is a process group. With a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called,
-    a rank records alone.
+    the rank of a process that the script has started, and how many there are. With a caller's ``listener``, which stays
+    installed and at whose boundaries ``mark`` is called, a rank records alone.
     """
 
     def __init__(  # whom it serves: a script, a rank that a script spawned, a loop, a watch
@@ -220,9 +219,10 @@ class Session:
         listener: Listener | None = None,
     ) -> None:
         self.options, self.command = options, command
-        self._spawned, self._shared = spawned, listener is not None
-        self._rank_and_size = rank_and_size if listener is None else lambda: (0, 1)
-        self.rank, self.num_ranks = spawned or self._rank_and_size()
+        self._shared = listener is not None
+        alone = (0, 1) if self._shared else None
+        self._rank_and_size: Callable[[], tuple[int, int]] = lambda: spawned or alone or rank_and_size()
+        self.rank, self.num_ranks = self._rank_and_size()
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
         self.script_config = listener.script_config if listener is not None else ScriptConfig()
         self.listener = listener or Listener(options.step_on, self.script_config, self._boundary)
@@ -235,7 +235,7 @@ class Session:
         self.process_flags: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
-        self.steps_file = self.samples_file = self.lines_file = ""  # without a sampler, or if there was no room
+        self.row_files: dict[str, str] = {}  # names by kind; one for which there was no room is missing
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._report, self._stop, self._lines = report, stop, SourceLines(Path(self.cwd))
@@ -287,8 +287,8 @@ class Session:
     @property
     def _waited_s(self) -> float:
         """Return the time since the first event that may end a step: at the first boundary, the length of a step."""
-        began = self.listener.first_event_at
-        return time.monotonic() - began if began is not None else 0.0
+        now = time.monotonic()
+        return now - (self.listener.first_event_at or now)
 
     def _due_in(self) -> float:
         if self.plan is not None:
@@ -300,11 +300,6 @@ class Session:
     def _begin(self, *, at_once: bool = False) -> None:
         """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
         self.rank, self.num_ranks = self._rank_and_size()
-        if self._spawned is not None:
-            if self.num_ranks == 1:  # it works for itself, or for others: it is no rank
-                self._remove_hooks()
-                return
-            self.folder.renumber(self.rank, self.num_ranks)
         self.measured = Measurements()
         hooks = PlanHooks(
             folder=self.folder.partial,
@@ -473,11 +468,9 @@ class Session:
         if samples:
             samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
             self._lines.named = self.measured.dataflow_lines
-            written = write_rows(self.folder, self.rank, samplers, self._lines, rows)
-            self.samples_file = written.samples or self.samples_file  # that of an earlier writing is there still
-            self.lines_file = written.lines or self.lines_file
-            self.steps_file = written.steps or self.steps_file
-            self.notes += written.notes
+            written, notes = write_rows(self.folder, self.rank, samplers, self._lines, rows)
+            self.row_files |= written  # a file of an earlier writing is there still
+            self.notes += notes
         info = describe(self, ended, exit_code)
         try:
             self.folder.write_info(info)

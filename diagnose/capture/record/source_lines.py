@@ -2,15 +2,13 @@
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
 saw (statements on several lines as one), the heads of the loops around them, the numbers of the lines at which samples
-draw at random, the lines that build a list which one of them looks up in, credentials masked, and of each file a
-checksum that identifies its version.
+draw at random, where deques are indexed, credentials masked.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import hashlib
 import linecache
 import re
 import stat
@@ -19,7 +17,6 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
@@ -77,117 +74,39 @@ def _characters(line: str, offset: int) -> int:
     return len(line.encode("utf-8")[:offset].decode("utf-8", "replace"))
 
 
-# Finds what goes through a list or a deque each time: tests of membership in a list, and a deque that is indexed.
-#
-# A class or a module builds it once. What is taken down is the test's lines, the list's name and the lines around the
-# expression that builds it, those with a credential left out. A list that is assigned twice, that may hold what has no
-# hash, or that is short, is none of these.
-
-MIN_LIST = 8  # going through fewer values takes about as long as a hash
-_WITHOUT_HASH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-_BINDS = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler, ast.MatchAs)
+# Finds where a deque is indexed: the way to its middle is longer the more it holds.
 
 
-def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, object]]:
-    """Return the tests of membership in lists, as ``LookupRecord`` has them, but for the file's name."""
+def indexed_deques(tree: ast.Module) -> Sequence[Mapping[str, object]]:
+    """Return where deques are indexed by what is computed, as ``DequeRecord`` has it; not those assigned twice."""
     nodes = list(ast.walk(tree))
-    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    searched = {id(held) for node in nodes if isinstance(node, ast.Compare) for held in _accessed(node)}
-    used = {name for node in nodes if id(node) not in searched for name in _used(node)}
-    stored = Counter(name for node in nodes for name in _stored(node))
-    stored.update(f".{name}" for cls in classes for name in _assigned(cls.body))
-    found: dict[int, Mapping[str, object]] = {}
-    scopes: list[ast.Module | ast.ClassDef] = [tree, *classes]
-    for scope in scopes:
-        inner = list(ast.walk(scope))
-        built = {name: value for name, value in _assigned(inner).items() if name.startswith(".")}
-        built |= {f"{'.' * (scope is not tree)}{name}": value for name, value in _assigned(scope.body).items()}
-        for node in inner:
-            if not isinstance(node, ast.Compare | ast.Subscript):
-                continue
-            for held in _accessed(node):
-                name, indexed = _key(held), isinstance(node, ast.Subscript)
-                is_own = stored[name] == 1 and name.startswith(".") is (scope is not tree)
-                if not is_own or not _is_long(built.get(name), indexed=indexed):
-                    continue
-                is_plain = name.strip(".") not in used and _is_in_place(built[name])
-                shown = excerpt_of(built[name], lines) if is_plain else None
-                found[id(node)] = {
-                    "line": node.lineno,
-                    "last": node.end_lineno or node.lineno,
-                    "name": ast.unparse(held),
-                    "built": built[name].lineno,
-                    "indexed": indexed,
-                    "made": shown and {"name": "list", "file": "", **shown._asdict()},  # the file is the test's
-                }
-    return list(found.values())[:100]
+    assigned = [node for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) and _is_long_deque(node.value)]
+    built = {_target(node): node.lineno for node in assigned}
+    if not built:
+        return []
+    stored = Counter(ast.unparse(node) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store))
+    read = {node: ast.unparse(node.value) for node in nodes if isinstance(node, ast.Subscript)}
+    return [
+        {"line": node.lineno, "last": node.end_lineno, "name": name, "built": built[name]}
+        for node, name in read.items()
+        if name in built and stored[name] == 1 and not _is_near_an_end(node.slice)
+    ][:100]
 
 
-def _key(node: ast.AST) -> str:
-    """Return a name, and with a dot in front an attribute of one; "" for anything else."""
-    if isinstance(node, ast.Name):
-        return node.id
-    return f".{node.attr}" if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+def _target(node: ast.Assign | ast.AnnAssign) -> str:
+    return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
 
 
-def _accessed(node: ast.AST) -> Sequence[ast.expr]:
-    """Return what ``in`` and ``not in`` search, and what a computed index goes into: both ends of a deque are near."""
-    through: list[ast.expr] = []
-    if isinstance(node, ast.Compare):
-        pairs = zip(node.ops, node.comparators, strict=True)
-        through = [each for operator, each in pairs if isinstance(operator, ast.In | ast.NotIn)]
-    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
-        through = [node.value] * (not isinstance(index, ast.Constant | ast.Slice))
-    return [each for each in through if _key(each)]
-
-
-def _assigned(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
-    """Return what statements assign, by name."""
-    found: dict[str, ast.expr] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found.update({_key(target): node.value for target in targets[:1]})
-    return found
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    """Yield the names and attributes that a node binds."""
-    if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
-        yield node.id if isinstance(node, ast.Name) else f".{node.attr}"
-    elif isinstance(node, _BINDS):
-        yield from {str(getattr(node, field, None)) for field in ("arg", "name", "asname")}
-
-
-def _used(node: ast.AST) -> Iterator[str]:
-    """Yield the name or attribute that is read, or spelled, as ``getattr`` and ``__all__`` do."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.attr if isinstance(node, ast.Attribute) else node.id
-
-
-def _is_long(built: ast.expr | None, *, indexed: bool) -> bool:
-    """Return whether an expression gives a list that may be long, of what may have a hash; indexed: a long deque."""
-    if isinstance(built, ast.Call):
-        name = ast.unparse(built.func).rpartition(".")[2]
-        lengths = [*built.args[1:2], *(word.value for word in built.keywords if word.arg == "maxlen")]
-        is_short = any(isinstance(n, ast.Constant) and isinstance(n.value, int) and n.value < 1000 for n in lengths)
-        return (name == "deque" and not is_short) if indexed else name in ("list", "tuple", "sorted")
-    if isinstance(built, ast.ListComp):
-        return not indexed and not isinstance(built.elt, _WITHOUT_HASH)
-    if indexed or not isinstance(built, ast.List | ast.Tuple) or any(isinstance(n, _WITHOUT_HASH) for n in built.elts):
+def _is_long_deque(built: ast.expr | None) -> bool:
+    """Return whether an expression makes a deque, without a limit that is known to be low."""
+    if not isinstance(built, ast.Call) or ast.unparse(built.func) not in ("deque", "collections.deque"):
         return False
-    return len(built.elts) >= MIN_LIST or any(isinstance(value, ast.Starred) for value in built.elts)
+    lengths = [*built.args[1:2], *(word.value for word in built.keywords)]
+    return not any(isinstance(length, ast.Constant) and length.value in range(1000) for length in lengths)
 
 
-def _is_in_place(built: ast.expr) -> bool:
-    """Return whether the expression becomes a set by other brackets, or by another word."""
-    if isinstance(built, ast.Call):
-        one = len(built.args) == 1 and not built.keywords and not isinstance(built.args[0], ast.Starred)
-        return one and ast.unparse(built.func) == "list"
-    return isinstance(built, ast.List | ast.ListComp)
+def _is_near_an_end(index: ast.expr) -> bool:
+    return isinstance(index.operand if isinstance(index, ast.UnaryOp) else index, ast.Constant)
 
 
 # Lines that draw random numbers, without those whose generator is made in the same call from a seed.
@@ -319,9 +238,8 @@ def _blank(lines: list[bytes], node: ast.expr) -> None:
         lines[number - 1] = line[:begin] + b" " * (stop - begin) + line[stop:]
 
 
-# What the tree of a source file shows: loops but that of the training, samples' random draws, tests in lists.
+# What the tree of a source file shows: loops but that of the training, samples' random draws, indexed deques.
 
-MAX_DRAWS = 100
 _TRAINS = re.compile(r"\.(backward|zero_grad)\(|autograd\.grad\(")
 _TRANSFORM = (
     r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|(?:Rand|Auto)Augment|ColorJitter|TrivialAugmentWide|AugMix"
@@ -340,7 +258,7 @@ class SourceTree(NamedTuple):
     loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
     seeded: list[int]  # draws that depend on nothing but a seed, in any function
-    lookups: list[Mapping[str, object]]  # tests of membership in a list that is built once
+    deques: Sequence[Mapping[str, object]]  # where they are indexed, as ``DequeRecord``
     statements: list[tuple[int, int]]  # the first and last line of each on several lines; of one with a body its head
 
 
@@ -357,9 +275,9 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     draws |= {number for number, line in enumerate(lines, 1) if re.search(_TRANSFORM, line.partition("#")[0])}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
-        sorted(draws)[:MAX_DRAWS],
-        sorted(drawn.seeded)[:MAX_DRAWS],
-        list_lookups(tree, lines),
+        sorted(draws),
+        sorted(drawn.seeded),
+        indexed_deques(tree),
         list(long_statements(tree)),
     )
 
@@ -396,24 +314,14 @@ MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same lin
 MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
 
 
-class _File(NamedTuple):
-    """One source file as it was read."""
-
-    lines: Sequence[str]
-    sha256: str  # of the file's bytes, "" for the cell of a notebook
-    changed_at: str  # ISO 8601, UTC; "" for the cell of a notebook
-
-
 class _Stored(NamedTuple):
     """What a capture holds of one source file."""
 
-    sha256: str
-    changed_at: str
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
     draws: list[int]  # lines
     seeded: list[int]  # lines
-    lookups: list[Mapping[str, object]]  # of those lines, as ``LookupRecord``
+    deques: list[Mapping[str, object]]  # indexed at those lines, as ``DequeRecord``
     statements: dict[str, int]  # last line by first line, of those lines' statements on several
 
 
@@ -429,50 +337,45 @@ class SourceLines:
         self.changed: list[str] = []
         self.named: Sequence[tuple[str, int]] = ()
         self._began = time.time()
-        self._files: dict[str, _File | None] = {}
+        self._texts: dict[str, Sequence[str] | None] = {}
         self._trees: dict[str, SourceTree] = {}
 
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
         found: dict[str, _Stored] = {}
         for name, line in list(dict.fromkeys(places))[:MAX_STORED_LINES]:
-            file = self._file(name)
-            if file is None or not (text := _line_of(file, line)):
+            source = self.text(name) or ()
+            if not (text := _line_of(source, line)):
                 continue
             if name not in self._trees:
-                self._trees[name] = source_tree(file.lines)
-            loops, draws, seeded, lookups, statements = self._trees[name]
-            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, seeded, [], {}))
-            each.lookups.extend(known for known in lookups if _is_at(known, line) and known not in each.lookups)
+                self._trees[name] = source_tree(source)
+            loops, draws, seeded, deques, statements = self._trees[name]
+            each = found.setdefault(name, _Stored({}, {}, draws, seeded, [], {}))
+            each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
             each.lines[str(line)] = text
             for head, last in loops:
                 if head <= line <= last:
                     each.loops[str(head)] = last
-                    each.lines.setdefault(str(head), _line_of(file, head))
+                    each.lines.setdefault(str(head), _line_of(source, head))
             for first, last in statements:
                 if first <= line <= last:
                     each.statements[str(first)] = last
-                    each.lines[str(first)] = _statement_of(file, first, last)
+                    whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
+                    each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
         """Return all lines of a file of this process, None where it cannot be read or was changed since it began."""
-        file = self._file(name)
-        return file.lines if file is not None else None
+        if name not in self._texts:
+            self._texts[name] = None
+            with contextlib.suppress(OSError, ValueError, SyntaxError):  # unreadable, an odd name, or no text of Python
+                self._texts[name] = self._read(name)
+        return self._texts[name]
 
-    def _file(self, name: str) -> _File | None:
-        if name not in self._files:
-            try:
-                self._files[name] = self._read(name)
-            except (OSError, ValueError, SyntaxError):  # unreadable, an odd name, or no text of Python
-                self._files[name] = None
-        return self._files[name]
-
-    def _read(self, name: str) -> _File | None:
+    def _read(self, name: str) -> Sequence[str] | None:
         path = self._cwd / name
         if not path.exists():
-            cell = linecache.getlines(name) if name in linecache.cache else []  # where notebooks keep their cells
-            return _File(cell, "", "") if cell else None
+            return linecache.getlines(name) if name in linecache.cache else None  # where notebooks keep their cells
         state = path.stat()
         if not stat.S_ISREG(state.st_mode) or state.st_size > 8_000_000:  # a source file is smaller
             return None
@@ -480,21 +383,14 @@ class SourceLines:
             if path.is_relative_to(self._cwd) or not path.is_relative_to(tempfile.gettempdir()):
                 self.changed.append(name)  # else a library generated it as the script ran
             return None
-        data = path.read_bytes()
-        changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
-        return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
+        return decode_source(path.read_bytes()).split("\n")
 
 
-def _is_at(lookup: Mapping[str, object], line: int) -> bool:
-    return int(str(lookup["line"])) <= line <= int(str(lookup["last"]))
+def _is_at(record: Mapping[str, object], line: int) -> bool:
+    return int(str(record["line"])) <= line <= int(str(record["last"]))
 
 
-def _statement_of(file: _File, first: int, last: int) -> str:
-    """Return a statement on one line, credentials masked."""
-    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_LINE_WIDTH]
-
-
-def _line_of(file: _File, line: int) -> str:
+def _line_of(source: Sequence[str], line: int) -> str:
     """Return the text of a line as it is stored, "" where there is none."""
-    text = file.lines[line - 1].strip() if 0 < line <= len(file.lines) else ""
+    text = source[line - 1].strip() if 0 < line <= len(source) else ""
     return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]

@@ -62,16 +62,9 @@ class OtherThreads:
         if self._num % LOOK_EVERY or len(frames) < 3:  # the sampled one and ours
             return
         for ident, frame in frames.items():
-            thread = self._known(ident)
-            if thread is None:
-                continue
-            thread.num += 1
-            if frame.f_code.co_filename.endswith(WAITING):
-                continue
-            place = place_of(frame)
-            seen = thread.places.setdefault(place, [0, 0])
-            seen[0] += 1
-            seen[1] += self._computes_in_python(frame)
+            waits = frame.f_code.co_filename.endswith(WAITING)
+            if self._known(ident) is not None:
+                self.add(ident, 1, () if waits else [(place_of(frame), 1, self._computes_in_python(frame))])
 
     def add(self, ident: int, num: int, lines: Iterable[tuple[_Place, int, int]]) -> None:
         """Add what was seen of a thread: samples, and lines with how often it was there and computed in Python."""

@@ -350,35 +350,31 @@ class ScriptHeap:
     """What steps without a profiler take of the heap."""
 
     def __init__(self) -> None:
-        self._began = self._latest = 0.0  # at step boundaries: when and how much
-        self._first: float | None = None
-        self._now = 0.0
-        self._low: float | None = None
+        self._first: tuple[float, float] | None = None  # step boundaries: when, and how much
+        self._latest = (0.0, 0.0)
+        self._low = math.inf
         self.swing_mb = 0.0  # what the heap grows by within a step, at most
 
     def look(self) -> None:
         """Take notice of the heap, on any thread."""
         heap = heap_mb()
-        if heap is None:
-            return
-        low = heap if self._low is None else min(self._low, heap)
-        self._low, self.swing_mb = low, max(self.swing_mb, heap - low)
+        if heap is not None:
+            self._low = min(self._low, heap)
+            self.swing_mb = max(self.swing_mb, heap - self._low)
 
     def boundary(self) -> None:
         """Take notice that a step without a profiler is over."""
-        heap, now = heap_mb(), time.monotonic()
-        if heap is None:
-            return
-        if self._first is None:
-            self._first, self._began = heap, now
-        self._latest, self._now, self._low = heap, now, heap
+        heap = heap_mb()
+        if heap is not None:
+            self._low, self._latest = heap, (time.monotonic(), heap)
+            self._first = self._first or self._latest
 
     @property
     def kept_mb_per_s(self) -> float:
         """Return how fast the script's own memory grows from step to step."""
-        if self._first is None or self._now <= self._began:
-            return 0.0
-        return max(0.0, (self._latest - self._first) / (self._now - self._began))
+        began, first = self._first or self._latest
+        ended, latest = self._latest
+        return max(0.0, (latest - first) / (ended - began)) if ended > began else 0.0
 
 
 class StepSize(NamedTuple):
@@ -393,6 +389,9 @@ class StepSize(NamedTuple):
         return SAFETY * self.mb / max(self.s, 1e-6)
 
 
+UNKNOWN_STEP = StepSize(math.inf, math.inf)
+
+
 class TraceSize:
     """The estimate for one window, which begins now.
 
@@ -404,16 +403,16 @@ class TraceSize:
         kind: WindowKind,
         mb_per_s: float | None = None,
         script: ScriptHeap | None = None,
-        step: StepSize | None = None,
+        step: StepSize = UNKNOWN_STEP,
     ) -> None:
         self._step = step
         self._num_steps = 0
         self._mb_per_s = mb_per_s or MAX_MB_PER_S[kind]
         self._json_per_heap = JSON_PER_HEAP[kind]
-        self._kept_mb_per_s = script.kept_mb_per_s if script is not None else 0.0
-        self._swing_mb = script.swing_mb if script is not None else 0.0
+        script = script or ScriptHeap()
+        self._kept_mb_per_s, self._swing_mb = script.kept_mb_per_s, script.swing_mb
         self._began = self._step_began = time.monotonic()
-        self._lowest = heap_mb()
+        self._lowest = heap_mb() or math.inf
         self.whole_steps_mb = 0.0  # an upper bound of what the steps give that are over
 
     @property
@@ -436,17 +435,13 @@ class TraceSize:
         return max(self.whole_steps_mb, self._estimate(self._swing_mb, self._num_steps + 1))
 
     def _estimate(self, swing_mb: float, num_steps: int) -> float:
-        bound = min((self.elapsed_s + TRACE_POLL_S) * self._mb_per_s, self._by_steps(num_steps))
+        bound = (self.elapsed_s + TRACE_POLL_S) * self._mb_per_s
+        # Recording lengthens a step, on a busy machine up to four times: one that lasts longer does something else.
+        if time.monotonic() - self._step_began <= 4.0 * self._step.s:
+            bound = min(bound, SAFETY * num_steps * self._step.mb)
         heap = heap_mb()
-        if heap is None or self._lowest is None:
+        if heap is None:
             return bound
         self._lowest = min(self._lowest, heap)
         grown = heap - self._lowest - swing_mb - self.elapsed_s * self._kept_mb_per_s
         return min(bound, max(0.0, grown) * self._json_per_heap)
-
-    def _by_steps(self, num: int) -> float:
-        """Return what so many steps give at most; no bound where the present one is unlike those before."""
-        # Recording lengthens a step, on a busy machine up to four times: one that lasts longer does something else.
-        if self._step is None or time.monotonic() - self._step_began > 4.0 * self._step.s:
-            return math.inf
-        return SAFETY * num * self._step.mb

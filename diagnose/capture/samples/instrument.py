@@ -173,11 +173,13 @@ class _Recorded(ast.NodeTransformer):
         self._file, self._expressions, self._single = file, expressions, single
         self._functions: list[str] = []
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        self._functions.append(node.name)
+        node.body = [self.visit(each) for each in node.body]
+        self._functions.pop()
+        return node
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.value = self.visit(node.value) if node.value is not None else None
@@ -231,12 +233,6 @@ class _Recorded(ast.NodeTransformer):
         begin = ast.Call(ast.Name(BEGIN, ast.Load()), [ast.Constant(number)], [])
         call = ast.Call(ast.Name(name, ast.Load()), [begin, *parts()], named or [])
         return ast.copy_location(call, node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        self._functions.append(node.name)
-        node.body = [self.visit(each) for each in node.body]
-        self._functions.pop()
-        return node
 
 
 def _reads_frames(function: ast.expr) -> bool:

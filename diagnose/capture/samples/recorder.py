@@ -7,7 +7,7 @@ import hashlib
 import operator
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -46,9 +46,8 @@ class Cuts:
     def __init__(self, single: Collection[int]) -> None:
         self._single = single
         self._made: dict[int, list[Made]] = defaultdict(list)  # by the address of the result, which lives as long
-        self._passed: set[int] = (
-            set()
-        )  # addresses of what the script's own functions were given: they may use all of it
+        # Addresses of what the script's own functions were given: they may use all of it.
+        self._passed: set[int] = set()
         self._sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])  # elements used and all, by expression
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -306,7 +305,7 @@ class Recorder:
         self._open: list[Begun] = []
         self.written: set[int] = set()  # expressions whose result was changed afterwards
         self._held: list[tuple[int, str, Any]] = []  # arrays of this batch: expression, fingerprint
-        self._looks: dict[tuple[int, int, int], int] = {}
+        self._looks: Counter[tuple[int, int, int]] = Counter()
 
     def install(self) -> None:
         """Offer itself to instrumented code."""
@@ -377,8 +376,8 @@ class Recorder:
         number, inside = begun.number, begun.inside_ns
         began_look = time.perf_counter_ns()
         key = (number, self.load, self.sample)
-        self._looks[key] = looks = self._looks.get(key, 0) + 1
-        content = fingerprint(result) if looks <= 64 else ""  # of one sample
+        self._looks[key] += 1
+        content = fingerprint(result) if self._looks[key] <= 64 else ""  # of one sample
         what, size, is_wide = _array(result)
         if what and content:
             self._held.append((number, content, result))
@@ -463,9 +462,10 @@ def wide_types(value: Any, depth: int = 0) -> bool:
     if depth > MAX_PART_DEPTH:
         return True
     if isinstance(value, dict):
-        return any(wide_types(each, depth + 1) for each in value.values())
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return any(wide_types(each, depth + 1) for each in value)
-    if _array(value)[0]:
-        return _array(value)[2]
+    what, _, is_wide = _array(value)
+    if what:
+        return is_wide
     return not isinstance(value, str | bytes | int | float | bool | None) and not hasattr(value, "shape")

@@ -21,8 +21,6 @@ from diagnose.capture import step_marker as marker
 
 # What autograd does on this thread at this moment.
 
-_graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
-
 
 def gradients_on() -> bool:
     """Return whether operators are recorded for a backward pass, or would be once torch is imported."""
@@ -32,13 +30,8 @@ def gradients_on() -> bool:
 
 def in_backward() -> bool:
     """Return whether this thread is executing a backward pass."""
-    global _graph_task_id  # noqa: PLW0603  # looked up once: this is called at each step
-    if _graph_task_id is None:
-        torch = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "_C"):
-            return False
-        _graph_task_id = torch._C._current_graph_task_id
-    return _graph_task_id() != -1
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "_C") and bool(torch._C._current_graph_task_id() != -1)
 
 
 # Replaces a function of a class or a module, and puts it back.
@@ -67,6 +60,10 @@ def replace_function(owner: Any, name: str, make: Callable[[Any], Callable[..., 
     return undo
 
 
+def nothing() -> None:
+    """Do nothing, and return nothing."""
+
+
 def undo_all(undo: Sequence[Undo]) -> Undo:
     """Return what calls these, the latest first."""
 
@@ -77,16 +74,18 @@ def undo_all(undo: Sequence[Undo]) -> Undo:
     return undo_each
 
 
-def around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
+def _ignore(_origin: object) -> None:
+    """Take no notice."""
+
+
+def around(cls: type, name: str, *, before: OnEvent = _ignore, after: OnEvent = _ignore) -> Undo:
     """Call ``before`` and ``after`` with the object around each call of the method ``name``."""
 
     def make(original: Any) -> Callable[..., Any]:
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                before(self)
+            before(self)
             result = original(self, *args, **kwargs)
-            if after is not None:
-                after(self)
+            after(self)
             return result
 
         return wrapped
@@ -94,7 +93,7 @@ def around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEven
     return replace_function(cls, name, make)
 
 
-# Hooks into the calls that changes edit: of DataLoader, optimizers, DDP and anomaly detection; first batches.
+# Hooks into the calls that changes edit: of DataLoader, optimizers, DDP and anomaly detection.
 
 ANOMALY = ("set_detect_anomaly", "detect_anomaly")  # what turns anomaly detection on: a call, and a region
 
@@ -117,35 +116,15 @@ def watch_constructions(made: OnMade) -> Undo:
         if torch.is_anomaly_enabled():
             made(ANOMALY[0], setting)
 
-    undo = [
-        around(anomaly_mode.set_detect_anomaly, "__init__", after=turned),
-        around(anomaly_mode.detect_anomaly, "__enter__", before=lambda region: made(ANOMALY[1], region)),
-        around(DataLoader, "__init__", after=lambda loader: made("DataLoader", loader)),
-        around(Optimizer, "__init__", after=lambda optimizer: made(type(optimizer).__name__, optimizer)),
-        around(DistributedDataParallel, "__init__", after=lambda model: made("DistributedDataParallel", model)),
-    ]
-
-    return undo_all(undo)
-
-
-def watch_first_batches(seen: Callable[[object, object], None]) -> Undo:
-    """Report the first batch of each dataset with the dataset; return what ends that."""
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-    known: set[int] = set()
-
-    def watched(next_batch: Any) -> Callable[[Any], object]:
-        def delivered(self: Any) -> object:  # torch's iterator, whose type is private
-            batch = next_batch(self)
-            dataset = getattr(self, "_dataset", None)
-            if id(dataset) not in known:
-                known.add(id(dataset))
-                seen(dataset, batch)
-            return batch
-
-        return delivered
-
-    return replace_function(_BaseDataLoaderIter, "__next__", watched)
+    return undo_all(
+        [
+            around(anomaly_mode.set_detect_anomaly, "__init__", after=turned),
+            around(anomaly_mode.detect_anomaly, "__enter__", before=lambda region: made(ANOMALY[1], region)),
+            around(DataLoader, "__init__", after=lambda loader: made("DataLoader", loader)),
+            around(Optimizer, "__init__", after=lambda optimizer: made(type(optimizer).__name__, optimizer)),
+            around(DistributedDataParallel, "__init__", after=lambda model: made("DistributedDataParallel", model)),
+        ]
+    )
 
 
 # Calls back right after a module was imported, so that nothing is imported before the script asks for it.
@@ -233,9 +212,7 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
 
     _keep_uncompiled(stepped)
     handle = register_optimizer_step_post_hook(stepped)
-    undo_made = around(Optimizer, "__init__", before=lambda _optimizer: made())
-
-    return undo_all([handle.remove, undo_made])
+    return undo_all([handle.remove, around(Optimizer, "__init__", before=lambda _optimizer: made())])
 
 
 def watch_loaders(
@@ -264,29 +241,18 @@ def watch_loaders(
         return watched_next
 
     undo_opened = around(DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None)))
-    undo_next = replace_function(_BaseDataLoaderIter, "__next__", watched)
-
-    return undo_all([undo_opened, undo_next])
+    return undo_all([undo_opened, replace_function(_BaseDataLoaderIter, "__next__", watched)])
 
 
-def shut_workers(iterators: Iterable[object]) -> None:
+def shut_workers(iterators: Iterable[Any]) -> None:
     """Shut the workers of DataLoader iterators down.
 
     Left to the collector of cycles, their queues would be gone before the workers receive the request to end, and
     each worker would be waited for in vain (5 s each, in torch 2.13).
     """
     for iterator in list(iterators):
-        shut = getattr(iterator, "_shutdown_workers", None)
-        if shut is not None:
-            with contextlib.suppress(Exception):  # workers were killed; the capture is published all the same
-                shut()
-
-
-def watch_ddp(made: OnEvent) -> Undo:
-    """Report every DistributedDataParallel once it is constructed."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    return around(DistributedDataParallel, "__init__", after=made)
+        with contextlib.suppress(Exception):  # it has none, or they were killed; the capture is published all the same
+            iterator._shutdown_workers()
 
 
 def watch_autocast(entered: OnEvent) -> Undo:

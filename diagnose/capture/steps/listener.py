@@ -14,14 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
-from diagnose.capture.steps.hooks import (
-    Undo,
-    gradients_on,
-    in_backward,
-    replace_function,
-    watch_constructions,
-    watch_first_batches,
-)
+from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, replace_function, watch_constructions
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
 from diagnose.model.limits import MIN_REGIONS, StepOn
@@ -50,7 +43,7 @@ class ForwardPasses:
     def __init__(self, phases: Phases, counts: Callable[[], bool]) -> None:
         self._phases, self._counts = phases, counts
         self._began = False
-        self._hook: Undo | None = hooks.watch_forward(self._begins, self._over)
+        self._hook = hooks.watch_forward(self._begins, self._over)
         self._undo_compile = self._before_compiling()
 
     def settle(self) -> None:
@@ -60,10 +53,8 @@ class ForwardPasses:
 
     def stop(self) -> None:
         """Remove the hooks."""
-        if self._hook is not None:
-            self._hook()
-            self._hook = None
-            self._undo_compile()
+        self._hook()
+        self._undo_compile()
 
     def _before_compiling(self) -> Undo:
         import torch
@@ -164,22 +155,19 @@ class Listener:
         self._awaited = ""  # the class of the iterator that the main thread waits for, "" for none
         self._wait_over: Callable[[], None] | None = None
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._iterator: weakref.ref[Any] | None = None  # that delivered the last batch
         if step_on in ("auto", "marker"):
             self._undo.append(hooks.watch_marks(lambda origin: self._on_event("marker", origin)))
 
     def install(self) -> None:
         """Put hooks into torch, which has just been imported."""
         self.installed = True
-        self._undo.append(watch_constructions(self._constructed))  # first: watch_ddp asks for its calls
-        self._undo.append(watch_first_batches(self._first_batch))
+        self._undo.append(watch_constructions(self._constructed))
         self._undo.append(hooks.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened, self._loads))
         self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
         self._undo.append(phase_hooks.watch_gradients(self._gradients_off))
-        self._undo.append(phase_hooks.watch_modes(self._switched))
-        self._undo.append(phase_hooks.watch_saves(self._saves))
-        self._undo.append(hooks.watch_ddp(self.script_config.watch_ddp))
+        self._undo.append(phase_hooks.watch_modes(self._if_here(self.phases.mode)))
+        self._undo.append(phase_hooks.watch_saves(self._if_here(self.phases.saving)))
         self._undo.append(hooks.watch_autocast(self.script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
@@ -232,10 +220,6 @@ class Listener:
         if self.active:
             self.script_config.constructed(name, made)
 
-    def _first_batch(self, dataset: object, batch: object) -> None:
-        if self.active:
-            self.script_config.first_batch(dataset, batch)
-
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True
         self._leave_forward()
@@ -275,26 +259,19 @@ class Listener:
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
             return
-        meter = self.meter if self.choice.chosen != "dataloader" else None  # else it may hold a whole boundary
+        meter = self.meter
         began = meter() if meter is not None else 0
-        self._take_batch(iterator, batch)
-        if meter is not None:
-            self.own_ns += meter() - began
-
-    def _take_batch(self, iterator: object, batch: object) -> None:
-        dataset = getattr(iterator, "_dataset", None)
-        if self._iterator is None or self._iterator() is not iterator:
-            self._iterator = weakref.ref(iterator)
-            self._iterators.add(iterator)
+        thread, dataset = get_ident(), getattr(iterator, "_dataset", None)
+        is_inner = thread in self._loading  # a batch of a dataset that has a DataLoader of its own
+        self._iterators.add(iterator)
         if not self.brief:
             self.script_config.batch_delivered(dataset, iterator)
-        thread = get_ident()
-        if thread in self._loading:
-            return  # a batch of a dataset that has a DataLoader of its own
-        on_main = thread == self._main
-        if on_main:
+            self.script_config.first_batch(dataset, batch)
+        if thread == self._main and not is_inner:
             self.phases.batch(0 if self.brief else num_numbers(batch))
-        if self._step_on == "dataloader" or on_main:
+        if meter is not None:
+            self.own_ns += meter() - began
+        if not is_inner and (self._step_on == "dataloader" or thread == self._main):
             self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
     def _steps_here(self) -> bool:
@@ -306,13 +283,14 @@ class Listener:
         if self._steps_here() and not (begins and (by_torch() or in_module())):
             self.phases.gradients_off(begins)
 
-    def _switched(self, module: object, training: bool) -> None:
-        if self._steps_here():
-            self.phases.mode(module, training)
+    def _if_here(self, act: phase_hooks.OnSwitch) -> phase_hooks.OnSwitch:
+        """Return a function that acts on the thread that steps only."""
 
-    def _saves(self, begins: bool) -> None:
-        if self._steps_here():
-            self.phases.saving(begins)
+        def acted(on: bool) -> None:
+            if self._steps_here():
+                act(on)
+
+        return acted
 
     @_metered
     def _backward_begins(self) -> None:

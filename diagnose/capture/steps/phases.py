@@ -17,6 +17,7 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import time
@@ -34,18 +35,10 @@ from diagnose.model.limits import MIN_REGIONS
 # Memory that the C library gave back to the system comes back page by page: the first access to each page stops its
 # thread until the system has found a page and cleared it.
 
-try:
-    import resource
-except ImportError:  # not a Unix
-    resource = None  # type: ignore[assignment]
-
-
-REPETITIONS = 3
-
 
 def minor_faults() -> int:
-    """Return how many pages of this process came without a read from storage; 0 where no system counts them."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource is not None else 0
+    """Return how many pages of this process came without a read from storage."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def page_fault_ns() -> float | None:
@@ -59,7 +52,7 @@ def page_fault_ns() -> float | None:
     if sys.platform != "linux":
         return None  # what gives memory back there is not known here
     found = []
-    for _ in range(REPETITIONS):
+    for _ in range(3):
         before, began = minor_faults(), time.perf_counter_ns()
         # More than the C library keeps in its heap: it is new memory each time.
         new = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)
@@ -88,10 +81,8 @@ def watch_gradients(off: OnSwitch) -> Undo:
     """
     import torch
 
-    undo = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
-    undo += _watch_draws(off)
-
-    return undo_all(undo)
+    regions = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
+    return undo_all([*regions, *_watch_draws(off)])
 
 
 def _watch_region(region: type, off: OnSwitch) -> tuple[Undo, Undo]:
@@ -148,7 +139,7 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(sub)
 
 
-def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
+def watch_modes(switched: OnSwitch) -> Undo:
     """Report each call of ``module.train()`` or ``module.eval()`` that changes a module's mode; its children follow."""
     from torch.nn import Module
 
@@ -165,7 +156,7 @@ def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
             finally:
                 busy = False
             if before != self.training:
-                switched(self, self.training)
+                switched(self.training)
             return result
 
         return watched_train
@@ -216,7 +207,6 @@ def watch_saves(saving: OnSwitch) -> Undo:
             undo.append(replace_function(owner, name, watched))
 
     undo.extend([when_imported(saver[0], partial(watch, *saver)) for saver in SAVERS])
-
     return undo_all(undo)
 
 
@@ -253,6 +243,12 @@ class _Step:
         # Forward passes with gradients on, before the first backward pass: begin, end and what keeps them.
         self.forwards: list[tuple[int, int, weakref.ref[object] | None]] = []
 
+    def spend(self, phase: str, ns: int) -> None:
+        """Add time to loading, evaluation or checkpoint."""
+        setattr(self, phase, getattr(self, phase) + ns)
+        if not self.first_backward:
+            self.before_backward += ns
+
 
 class Phases:
     """Takes the events of one thread; ``take`` returns what came since ``begin``."""
@@ -265,7 +261,6 @@ class Phases:
         self._eval_began = self._off_began = self._load_began = self._save_began = 0  # 0: not inside one
         self._forward_began = 0
         self.most_unused = 0  # forward passes of a step that its backward passes cannot use
-        self._eval_of: object = None
 
     def begin(self) -> None:
         """Begin a step now; a phase that is under way goes on in it."""
@@ -278,13 +273,12 @@ class Phases:
         """Forget the phase that is under way: its end will not be reported."""
         self._eval_began = self._off_began = self._load_began = self._save_began = 0
 
-    def mode(self, module: object, training: bool) -> None:
+    def mode(self, training: bool) -> None:
         """Take notice of a module's change of mode."""
-        if training:
-            if self._eval_began:
-                self._end_evaluation()
-        elif not self._eval_began:
-            self._eval_began, self._eval_of = self._clock(), module
+        if training and self._eval_began:
+            self._end_evaluation()
+        elif not training:
+            self._eval_began = self._eval_began or self._clock()
 
     def gradients_off(self, begins: bool) -> None:
         """Take notice of an interval without gradients, outside of any module's own forward pass."""
@@ -319,8 +313,7 @@ class Phases:
             return
         began, self._load_began = self._load_began, 0
         if began and not self._eval_began:
-            step.loading += now - began
-            step.before_backward += 0 if step.first_backward else now - began
+            step.spend("loading", now - began)
 
     def batch(self, numbers: int) -> None:
         """Take notice of a batch that was delivered and how many numbers it holds."""
@@ -337,8 +330,7 @@ class Phases:
             return
         began, self._save_began = self._save_began, 0
         if began and not self._eval_began:
-            self._step.checkpoint += now - began
-            self._step.before_backward += 0 if self._step.first_backward else now - began
+            self._step.spend("checkpoint", now - began)
 
     def backward(self) -> None:
         """Take notice of a backward pass: no module that is in its evaluation mode meanwhile is being evaluated."""
@@ -383,9 +375,7 @@ class Phases:
             self.most_unused = max(self.most_unused, len(unused))
 
     def _end_evaluation(self) -> None:
-        spent = self._clock() - self._eval_began
-        self._step.evaluation += spent
-        self._step.before_backward += 0 if self._step.first_backward else spent
+        self._step.spend("evaluation", self._clock() - self._eval_began)
         self._eval_began = 0
 
 

@@ -227,9 +227,12 @@ def hidden_by_first_workers(
     """Return which share of the stall is gone at least and at most once workers load; None where that does not pay.
 
     ``rest_ns`` is the step without the stall. At least nothing is gone where workers that compute may find no core.
+    What the sampler takes stays: it runs in the training process.
     """
-    batches = max(1.0, number(facts, "batches_per_step"))
-    load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
+    moved = 1 - number(facts, "order_share")
+    batches, all_ns = max(1.0, number(facts, "batches_per_step")), stall_ns
+    load_ns, handed_ns = number(facts, "batch_ns") * batches * moved, handover_ns(facts) * batches
+    stall_ns, rest_ns = all_ns * moved, rest_ns + all_ns * (1 - moved)
     computing, shares = computing_share(facts), shares_cores(facts, workers, cpus)
     if leaves_no_gain(facts, stall_ns, cpus):
         return None
@@ -244,7 +247,7 @@ def hidden_by_first_workers(
     if is_little or (left >= most_left and not facts.get("has_device")):
         return None  # or it only pays where handing batches over is cheaper, or cores share nothing
     is_open = computing * number(facts, "ready_share") > MAX_READY_SHARE or shares
-    return 0.0 if is_open else max(0.0, min(HIDDEN, 1 - left_at_worst)), most
+    return 0.0 if is_open else max(0.0, min(HIDDEN, 1 - left_at_worst)) * moved, most * moved
 
 
 def useful_workers(facts: Facts) -> int:
@@ -253,9 +256,12 @@ def useful_workers(facts: Facts) -> int:
 
 
 def hidden_by_more_workers(facts: Facts, step_ns: float, rest_ns: float, num: int, more: int) -> tuple[float, float]:
-    """Return which share of the stall is gone at least and at most when ``more`` workers load instead of ``num``."""
-    lost_ns = max(step_ns - rest_ns, 1.0)
-    hidden = max(1 - max(step_ns * num / more - rest_ns, 0.0) / lost_ns, 0.0)
+    """Return which share of the stall is gone at least and at most when ``more`` workers load instead of ``num``.
+
+    What the sampler takes of it stays: it runs in the training process.
+    """
+    lost_ns, moved = max(step_ns - rest_ns, 1.0), 1 - number(facts, "order_share")
+    hidden = max(moved - max(step_ns * num / more - rest_ns - lost_ns * (1 - moved), 0.0) / lost_ns, 0.0)
     busy = facts.get("workers_busy")
     if not isinstance(busy, float) or more * busy + 1 > recorded_cores(facts):
         return 0.0, HIDDEN_AT_BEST * hidden

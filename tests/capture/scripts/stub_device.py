@@ -9,7 +9,7 @@ import torch
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_map
 
-from diagnose.capture.dataflow.window import record_dataflow
+from diagnose.capture.dataflow.window import DataflowWindow
 from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.placement import host_round_trips
 
@@ -62,7 +62,11 @@ def step():
 
 
 step()
-flow = record_dataflow(step)
+with DataflowWindow() as window:
+    for _ in range(2):
+        step()
+        window.end_step()
+flow = window.result()
 last = [one for one in flow.operators if one.step == 1]
 print(
     json.dumps(

@@ -25,7 +25,7 @@ def check_gradients_agree_with_plain_ddp():
 
 
 def check_loss_after_sixty_steps_is_near_plain_ddp():
-    """The bounds are those that docs/distributed.md states."""
+    """The bounds are those that evaluation/pages/remedies.md states."""
     expected = trained(hooked()[0], STEPS)
     assert expected < 0.4, "the task is not learnt, so nothing is compared"
     for name, options, bound in [

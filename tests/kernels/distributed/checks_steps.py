@@ -56,7 +56,7 @@ def check_local_sgd_drifts_between_averages_and_meets_in_them():
 
 
 def check_local_sgd_reaches_the_loss_of_plain_ddp():
-    """The bound is the one that docs/distributed.md states."""
+    """The bound is the one that evaluation/pages/remedies.md states."""
     expected = trained(hooked()[0], STEPS)
     ddp, local = locally(every=4, start=10)
     found = trained(ddp, STEPS, optimizer=local_as_optimizer(local))

@@ -1,0 +1,147 @@
+"""What the training process computes to choose the samples of its batches.
+
+The sampler and the batch sampler run inside the loader's ``__next__``, in the process that trains, whether that process
+or workers load what they choose.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Set
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.locate import source_line
+from diagnose.model.arrays import Rows
+from diagnose.model.diagnosis import Facts
+from diagnose.model.events import Kind
+from diagnose.model.intervals import contains, distinct, total
+from diagnose.model.locations import FRAME, INSTALLED
+from diagnose.tables import Tables
+from diagnose.tables.names import LOADER_NEXT
+
+__all__ = ["BatchOrder", "batch_order", "draw_at", "makes_iterators"]
+
+_LOADER = r"torch/utils/data/dataloader\.py\(\d+\): "
+_NEXT, _CHOOSES = re.compile(f"{_LOADER}__next__$"), re.compile(f"{_LOADER}_next_index$")
+_BEGINS = re.compile(f"{_LOADER}(_get_iterator|_reset)$")
+MIN_SAMPLES = 8  # within loading: of fewer the share is that of the frames, which recording makes longer
+MAX_STATEMENT_LINES = 6
+
+
+class BatchOrder(NamedTuple):
+    """What of loading is the sampler's; nothing where Python frames do not show it."""
+
+    places: frozenset[tuple[str, int]] = frozenset()  # file and line, as samples have them
+    loading: frozenset[tuple[str, str]] | None = None  # functions that run within loading; None: not known
+    share: float = 0.0  # of loading
+
+
+def batch_order(t: Tables) -> BatchOrder:
+    """Return the sampled lines outside torch that choose samples, and the share of loading that is spent at them.
+
+    Where another function of that name stands in the same file, as another class's ``__iter__``, the lines are those of
+    the sampler's own.
+    """
+    if not len(_frames(t, _NEXT)):
+        return BatchOrder()
+    loading, _ = _functions_in(t, _NEXT)
+    chooses, others = _functions_in(t, _CHOOSES)
+    samples, run = t.capture.samples, t.capture.run
+    sampled = {*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)}
+    known = t.capture.info.loader.chosen_by if t.capture.info else ()
+    functions = {(file, function) for file, _, function in sampled}
+    mine, shared, within = ({at for at in functions if _is_one_of(at, of)} for of in (chooses, others, loading))
+    own = {(of, line) for of, first, last, _ in known for line in range(first, last + 1)}
+    chosen = {place for place in sampled if place[::2] in mine}
+    places = {place[:2] for place in chosen if place[::2] not in shared or place[:2] in own}
+    share = _sampled_share(t, places) if places else None
+    if share is None:  # or it is a library's
+        share = _framed_share(t) if chooses else 0.0
+    return BatchOrder(frozenset(places), frozenset(within), share)
+
+
+def _frames(t: Tables, name: re.Pattern[str]) -> Rows:
+    return t.named.in_window(t.named.calls(name, Kind.PYTHON))
+
+
+def _functions_in(t: Tables, frame: re.Pattern[str]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Return file and name of the functions outside torch that began inside calls of a function, and of the others."""
+    named = t.named
+    rows, events = named.host_rows(Kind.PYTHON), named.trace.events
+    inside = contains(named.covering(named.calls(frame, Kind.PYTHON)), events.start[rows])
+    return _outside_torch(named, events.name[rows[inside]]), _outside_torch(named, events.name[rows[~inside]])
+
+
+def _outside_torch(t: Tables, names: npt.NDArray[np.int32]) -> set[tuple[str, str]]:
+    found = (FRAME.match(t.trace.names[name]) for name in distinct(names).tolist())
+    known = ((INSTALLED.sub("", match["file"]), match["function"]) for match in found if match)
+    return {at for at in known if not at[0].startswith("torch/")}
+
+
+def _is_one_of(at: tuple[str, str], functions: set[tuple[str, str]]) -> bool:
+    """Return whether a sampled function is one of those: the profiler cuts folders off their files."""
+    return any(at[1] == name and f"/{at[0]}".endswith(f"/{file}") for file, name in functions)
+
+
+def _sampled_share(t: Tables, places: Set[tuple[str, int]]) -> float | None:
+    """Return the share of the samples within loading that are at these lines; None of too few."""
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns:
+        return None
+    loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
+    place = samples.place[contains(loading, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)]
+    if len(place) < MIN_SAMPLES:
+        return None
+    mine = np.array([(file, line) in places for file, line, _ in samples.places], bool)
+    return float(mine[place].mean())
+
+
+def _framed_share(t: Tables) -> float:
+    chosen, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
+    return chosen / max(loaded, 1)
+
+
+def makes_iterators(t: Tables) -> float | None:
+    """Return for which share of the batches the loader made an iterator, None where frames do not show it."""
+    num, made = (len(t.named.calls(name, Kind.PYTHON)) for name in (_NEXT, _BEGINS))
+    return made / num if num else None
+
+
+# Draws with replacement that go through the weights of all samples each time: their parameters, and whether they put
+# back what they drew unless they are told to.
+_DRAWS = {
+    "choice": ("a", "size", "replace", "p"),
+    "multinomial": ("input", "num_samples", "replacement"),
+    "choices": ("population", "weights", "cum_weights", "k"),
+}
+_REPEATS = {"choice": "True", "multinomial": "False", "choices": "True"}
+
+
+def draw_at(t: Tables, file: str, line: int) -> Facts:
+    """Return what a line draws with, {} where it does not: ``work``, and the texts of what it is given."""
+    lines = [source_line(t, file, line + each) for each in range(MAX_STATEMENT_LINES)]
+    for num in range(1, len(lines) + 1):
+        text = "\n".join(each.strip() for each in lines[:num] if each is not None)
+        try:
+            tree = ast.parse(f"{text} ..." if text.endswith(":") else text)
+        except (SyntaxError, ValueError):
+            continue
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        return next((found for call in calls if (found := _draw(call))), {})
+    return {}
+
+
+def _draw(call: ast.Call) -> Facts:
+    source, _, name = ast.unparse(call.func).rpartition(".")
+    given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
+    parameters = _DRAWS.get(name, ())
+    given = {**dict(zip(parameters, map(ast.unparse, call.args), strict=False)), **given}
+    weights = next((given[each] for each in ("p", "input", "weights") if given.get(each, "None") != "None"), "")
+    if not parameters or not weights or given.get("replace", given.get("replacement", _REPEATS[name])) != "True":
+        return {}
+    num = next((given[each] for each in ("size", "num_samples", "k") if each in given), "")
+    return {"work": name, "weights": weights, "num": num, "source": source}
