@@ -123,9 +123,9 @@ def _in_file(file: str) -> When:
 
 
 _OVER_TENSORS = """# one call for a list of tensors, whatever their shapes
-weights = [p.detach() for p in model.parameters()]
-averages = list(ema_model.parameters())
-torch._foreach_lerp_(averages, weights, 1 - decay)
+weights, averages = list(model.parameters()), list(ema_model.parameters())
+with torch.no_grad():
+    torch._foreach_lerp_(averages, weights, 1 - decay)
 # further ones: torch._foreach_mul_, _foreach_add_, _foreach_addcmul_, _foreach_norm, _foreach_copy_
 # numbers of all of them: torch.stack(torch._foreach_norm(gradients)), read once"""
 _LOOP = Advice(
@@ -146,7 +146,8 @@ ADVICE = (
 
 ema_model = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 # or, by hand, with no wait for the device:
-torch._foreach_lerp_(list(ema_model.module.parameters()), [p.detach() for p in model.parameters()], 1 - decay)""",
+with torch.no_grad():
+    torch._foreach_lerp_(list(ema_model.module.parameters()), list(model.parameters()), 1 - decay)""",
         needs="weights on one device",
         when=_in_file("torch/optim/swa_utils.py"),
     ),

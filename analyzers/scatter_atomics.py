@@ -47,7 +47,7 @@ ADVICE = (
         numerics=rounding("gradients of equal indices are added in another order"),
         before="rows = table[ids]",
         after="from torch.nn import functional as F\n\nrows = F.embedding(ids, table)",
-        when=lambda f, p: f.facts["indexed"] and in_training(f, p),
+        when=lambda f, p: f.facts.get("indexed") and in_training(f, p),
         least=0.9,  # of four repaired scripts 0.98 and more
     ),
 )

@@ -6,12 +6,12 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
 from diagnose.model.dataflow import Dataflow, Operator, Use
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import Where
+from diagnose.model.shapes import num_elements
 
 __all__ = ["Norm", "call_facts", "norm_of"]
 
@@ -77,7 +77,7 @@ def _num_affine(shape: Sequence[int], dims: Sequence[int]) -> int:
 
 def _parameter(flow: Dataflow, forward: Iterable[Operator], operator: str, num: int) -> str:
     uses = (use for one in forward if re.match(rf"aten::{operator}_?\b", one.name) for use in one.reads)
-    values = (flow.values[use.value] for use in uses if prod(use.shape) == num)
+    values = (flow.values[use.value] for use in uses if num_elements(use.shape) == num)
     return next((value.name for value in values if value.role == "parameter"), "")
 
 

@@ -31,6 +31,14 @@ SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at"
 DRAWN = {"weights": "weights", "num": "3", "source": "rng"}
 MADE = {**LOADS_ONCE, **SLOW}
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
+LOOPS = ("train.py", "torch/optim/swa_utils.py", "torch/nn/utils/clip_grad.py")  # files that loop over tensors
+NORM = {
+    "operator": "F.layer_norm",
+    "over": "dimension 1",
+    "before": "",
+    "after": "from torch.nn import functional as F\n\ny = F.layer_norm(x, x.shape[-1:])",
+    "needs": "",
+}
 HALVES = ("aten::linalg_vector_norm",)
 CHAINS = (
     ("silu", "mul"), ("tanh", "pow", "mul"), ("erf", "mul"), ("exp", "sub", "div"), ("add", "gelu"), ("rsqrt", "mul"),
@@ -114,7 +122,11 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {}, {"in_graph": True}, *({"chains": [[f"aten::{op}" for op in chain]]} for chain in CHAINS),
     ),
     "unfused-attention": ({},),
-    "unfused": tuple({"kind": "attention", "on_host": True, "has_mask": each} for each in (False, True)),
+    "unfused": (
+        *({"kind": "attention", "on_host": True, "has_mask": each} for each in (False, True)),
+        {"kind": "norm", "call": NORM},
+    ),
+    "scatter-atomics": ({"indexed": True},),
     "python-stall": (
         {}, {"waiting_share": 0.1}, {"waiting_share": 0.9}, {"in_pass": 1.0}, {"after_read": 1.0},
         {"lookup": LOOKUP}, {"lookup": {**LOOKUP, "indexed": True}},
@@ -135,7 +147,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
     "recurrence": ({"kind": "recurrent", "issuer": ISSUER | {"reads": 0.0}},),
-    "independent-loop": ({"kind": "independent", "issuer": ISSUER | {"reads": 0.0}},),
+    "independent-loop": tuple(
+        {"kind": "independent", "num_calls": 640, "issuer": ISSUER | {"reads": 0.0}, **more}
+        for more in ({}, *({"of_model": True, "library": each} for each in LOOPS))
+    ),
     "work-on-nothing": (
         {"kind": "one-hot"},
         {"kind": "padding", "padded": 0.4},

@@ -141,8 +141,8 @@ def test_gradients_are_exchanged_in_data_parallel_training_only():
 
 @pytest.mark.parametrize("rule", ["unfused-optimizer", "recompute", "scatter-atomics"])
 def test_inference_has_no_gradients(rule):
-    assert ids(rule, TRAINING)
-    assert ids(rule, INFERENCE) == []
+    assert ids(rule, TRAINING, facts={"indexed": True})
+    assert ids(rule, INFERENCE, facts={"indexed": True}) == []
 
 
 FACTS = {"full-precision-matmul": {"has_tf32": False}, "exposed-copy": {"to_host": 1, "num": 1}}

@@ -33,7 +33,7 @@ BUNDLED = {
     "pageable_copy-planted": {"compile-model": 44},
     "barrier_every_step-planted": {"compile-model": 34},
     "serial_reads-planted": {"more-workers": 92, "compile-model": 99},
-    "slow_dataset-planted": {"load-in-workers": 56},
+    "slow_dataset-planted": {"load-in-workers": 56, "concurrent-samples": 57},
 }
 IN_WORDS = ("iterable_shards", "slow_transform")  # a cheaper sample only the author writes; nothing that helps is known
 EVERY_DAY = ("checkpoint_often-planted", "slow_dataset-planted", "periodic_checkpoint", "many_items")

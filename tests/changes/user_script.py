@@ -131,6 +131,7 @@ def script(printed: Printed, side: str, folder: Path) -> Names:
         "texts": ["a b", "a"], "tokenizer": tokenized, "self": SimpleNamespace(training=True),
         # other models
         "policy": model, "teacher": model, "generator": model, "discriminator": Model(), "average": Model(),
+        "ema_model": Model(), "gradients": [torch.rand(2)],
         "noise": x, "zeros": torch.zeros(2, 4), "decay": 0.9,
     }  # fmt: skip
     torch.save(model.state_dict(), names["path"])
@@ -171,6 +172,7 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "device-backend": lambda: {"dist": SimpleNamespace(init_process_group=lambda name: dist.Backend(name) or None)},
         "foreach-optimizer": own_optimizer,
         "more-workers": lambda: {"loader": DataLoader(dataset, 2, num_workers=1)},
+        "fast-fft-length": lambda: {"x": torch.randn(2, 64), "w": torch.randn(2, 64), "layers": torch.nn.Identity()},
         "no-contiguous": lambda: {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)},
         "one-process-a-device": lambda: {"local_rank": "cpu"},
         "pack-samples": lambda: images(folder / "images"),

@@ -32,7 +32,7 @@ def forms(d):
 
 def part(page, mark):
     """Return the section of a page that is marked so, "" where it has none."""
-    found = re.search(rf"<section[^>]*{mark}.*?</section>", page, re.DOTALL)
+    found = re.search(rf"<(section|details)[^>]*{mark}.*?</\1>", page, re.DOTALL)
     return found[0] if found else ""
 
 

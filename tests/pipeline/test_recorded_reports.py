@@ -163,12 +163,11 @@ def queue(d):
             f"{percent(q.empty_share)}; {plural(q.launches_per_step, 'launch')}{each}, {percent(q.late_share)} of "
             "tasks launched onto an empty device"
         ) in text
-    tiles = read(part(page, "Key numbers"))
-    assert f"GPU idle {percent(q.idle_share)} busy {percent(q.busy_share)}" in tiles
-    depth = q.depth_p50 if q.busy_depth_p50 is None else q.busy_depth_p50
-    assert f"Queue depth {depth:.0f} " in tiles
-    each = f"{each};" if each else ""
-    assert f"Launches {q.launches_per_step:,.0f}{each} {percent(q.late_share)} onto an empty GPU" in tiles
+    if timeline := read(part(page, 'id="one-step"')):
+        depth = q.depth_p50 if q.busy_depth_p50 is None else q.busy_depth_p50
+        meanwhile = "" if q.busy_depth_p50 is None else " while the GPU works"
+        numbers = f"{q.launches_per_step:,.0f} a step, {percent(q.late_share)} of them onto an empty GPU"
+        assert f"{depth:.0f} at the median{meanwhile}, {numbers}" in timeline
 
 
 def partition(d):

@@ -264,8 +264,12 @@ def test_an_archive_without_traces(tmp_path):
 @pytest.mark.parametrize(
     ("module", "path", "sentence"),
     [
-        ("zstandard", "t.json.zst", r"t\.json\.zst is compressed with zstd, .*: pip install 'diagnose\[zstd\]'\.$"),
-        ("fsspec", "s3://b/run", r"^s3://b/run lies behind a URL, .*: pip install 'diagnose\[remote\]'\.$"),
+        (
+            "zstandard",
+            "t.json.zst",
+            r"t\.json\.zst is compressed with zstd, .*: pip install 'torch-diagnose\[zstd\]'\.$",
+        ),
+        ("fsspec", "s3://b/run", r"^s3://b/run lies behind a URL, .*: pip install 'torch-diagnose\[remote\]'\.$"),
     ],
 )
 def test_without_an_extra_one_sentence_names_it(tmp_path, monkeypatch, module, path, sentence):

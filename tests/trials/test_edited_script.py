@@ -72,7 +72,7 @@ def test_other_changes_leave_the_text_alone(script):
 def test_without_libcst_a_sentence(script, monkeypatch):
     monkeypatch.setitem(sys.modules, "libcst", None)
     with (
-        pytest.raises(UsageError, match=r"pip install 'diagnose\[patch\]'"),
+        pytest.raises(UsageError, match=r"pip install 'torch-diagnose\[patch\]'"),
         edited([str(script)], ("defer-sync",), AT, Log(), module=False),
     ):
         pass
