@@ -74,7 +74,7 @@ def find(t: Tables) -> list[Finding]:
     return [_with_function(t, finding) for finding in _RULE.find(t)]
 
 
-MAX_OPERATORS_READ = 5_000  # of the attribution window: the first stand for the rest
+MAX_STACKS_READ = 5_000  # of the attribution window: the first stand for the rest
 
 
 def _with_function(t: Tables, finding: Finding) -> Finding:
@@ -104,7 +104,7 @@ def _functions(t: Tables, operators: Sequence[int], line: Where) -> list[tuple[s
     # Of a recording that was cut short, the thread with most operators may be that of the backward pass.
     thread = max(named.frame_layers, key=lambda each: sum(map(len, named.frame_layers[each].rows)), default=named.main)
     rows = rows[(named.trace.events.thread[rows] == thread) & wanted[named.trace.events.name[rows]]]
-    for stack in stacks(named, rows[:MAX_OPERATORS_READ], thread):
+    for stack in stacks(named, rows[:MAX_STACKS_READ], thread):
         inside, user = list[tuple[str, str]](), ("", "")
         for frame in filter(None, (FRAME.match(named.trace.names[i]) for i in stack.tolist() if i >= 0)):
             if LIBRARY.search(frame["file"]):

@@ -57,7 +57,7 @@ _OPS = (
     r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
     r"|_embedding_bag_dense_backward|embedding_backward)$"
 )
-KEPT = 2  # times what the bytes need: a sorted sum reads and writes the indices several times
+KEPT_PASSES = 2  # times what the bytes need: a sorted sum reads and writes the indices several times
 _INDEXING = re.compile(r"index_put")  # the backward of `table[ids]`; of `index_select` it is index_add
 _KERNELS = re.compile(
     r"indexing_backward|index_put|scatter_add|scatter_gather|indexFunc|index_add|embedding\w*_?backward"
@@ -71,7 +71,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     length = np.where(adds, t.tasks.end - t.tasks.start, 0)
 
     def lost_ns(groups: Sequence[Group]) -> float:
-        return sum(float(length[g.tasks].sum()) - KEPT * g.bound_ns for g in groups)
+        return sum(float(length[g.tasks].sum()) - KEPT_PASSES * g.bound_ns for g in groups)
 
     indexed = [g for g in slow if _INDEXING.search(g.op)]
     slow = max(indexed, [g for g in slow if not _INDEXING.search(g.op)], key=lost_ns)
@@ -84,7 +84,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         META.id,
         "Rows with equal indices are added one after the other",
         0.1,  # of the busy time, as for other rules of a busy device
-        kept_ns=KEPT * sum(g.bound_ns for g in slow),
+        kept_ns=KEPT_PASSES * sum(g.bound_ns for g in slow),
         evidence=[*lines, *top_kernels(t, tasks, most=2)],
         confidence="medium",
         facts={"indexed": slow is indexed},

@@ -178,7 +178,7 @@ MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_TABLE_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
 
 
-MAX_PARTS = 4  # of a reading that the page lists
+MAX_READING_PARTS = 4  # of a reading that the page lists
 MIN_FILLED_IDLE = 0.1  # of the step: what fills less idle time is folded
 
 
@@ -394,7 +394,7 @@ def _simple(samples: Mapping[str, object]) -> list[tuple[str, object]]:
 def _is_simple(value: object) -> bool:
     if isinstance(value, dict | list | tuple):
         parts = value.values() if isinstance(value, dict) else value
-        return len(value) <= MAX_PARTS and all(map(_is_simple, parts))
+        return len(value) <= MAX_READING_PARTS and all(map(_is_simple, parts))
     return isinstance(value, int | float | str) and value != ""
 
 

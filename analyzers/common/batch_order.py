@@ -28,8 +28,8 @@ __all__ = ["BatchOrder", "batch_order", "draw_at", "makes_iterators"]
 _LOADER = r"torch/utils/data/dataloader\.py\(\d+\): "
 _NEXT, _CHOOSES = re.compile(f"{_LOADER}__next__$"), re.compile(f"{_LOADER}_next_index$")
 _BEGINS = re.compile(f"{_LOADER}(_get_iterator|_reset)$")
-MIN_SAMPLES = 8  # within loading: of fewer the share is that of the frames, which recording makes longer
-MAX_STATEMENT_LINES = 6
+MIN_DRAW_SAMPLES = 8  # within loading: of fewer the share is that of the frames, which recording makes longer
+MAX_DRAW_LINES = 6
 
 
 class BatchOrder(NamedTuple):
@@ -94,7 +94,7 @@ def _sampled_share(t: Tables, places: Set[tuple[str, int]]) -> float | None:
         return None
     loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
     place = samples.place[contains(loading, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)]
-    if len(place) < MIN_SAMPLES:
+    if len(place) < MIN_DRAW_SAMPLES:
         return None
     mine = np.array([(file, line) in places for file, line, _ in samples.places], bool)
     return float(mine[place].mean())
@@ -123,7 +123,7 @@ _REPEATS = {"choice": "True", "multinomial": "False", "choices": "True"}
 
 def draw_at(t: Tables, file: str, line: int) -> Facts:
     """Return what a line draws with, {} where it does not: ``work``, and the texts of what it is given."""
-    lines = [source_line(t, file, line + each) for each in range(MAX_STATEMENT_LINES)]
+    lines = [source_line(t, file, line + each) for each in range(MAX_DRAW_LINES)]
     for num in range(1, len(lines) + 1):
         text = "\n".join(each.strip() for each in lines[:num] if each is not None)
         try:

@@ -40,7 +40,7 @@ from diagnose.trials.turns import Form, ScriptEndedError, TurnPlan, TurnResult, 
 __all__ = ["LiveForm", "LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
 
 UNCHANGED = (0, 1)  # numbers in a team
-WARM_UP_STEPS = 15  # of a process, at least
+WARM_UP_OF_FORMS = 15  # of a process, at least
 NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."
 
 
@@ -235,7 +235,7 @@ def _turn_s(step_s: float) -> float:
 
 def _least_s(num_forms: int, step_s: float) -> float:
     """Return how long the steps of some forms take at least, of two processes each."""
-    return MIN_INSTANCES * num_forms * (WARM_UP_STEPS * step_s + MIN_ROUNDS * _turn_s(step_s))
+    return MIN_INSTANCES * num_forms * (WARM_UP_OF_FORMS * step_s + MIN_ROUNDS * _turn_s(step_s))
 
 
 @dataclass
