@@ -142,7 +142,8 @@ def test_nothing_is_left_when_this_process_is_killed(tmp_path):
         assert not start_all({{0: process}})
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], cwd=tmp_path, check=False)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], cwd=tmp_path, env=env, check=False)
     assert done.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 60
     while alive(tmp_path / "run0") and time.monotonic() < deadline:
