@@ -132,7 +132,7 @@ def _waiting_share(t: Tables, rows: Ints, *, single: bool, busy: float | None) -
     """Return for which part of its time loading waits off the CPU, None where too little was seen of it."""
     if not single:
         return None if busy is None else 1 - busy
-    seen, waiting = waiting_share(t, t.covering(rows))
+    seen, waiting = waiting_share(t, t.covering(rows), least=0.0)
     num = int(seen.sum())
     return int(waiting.sum()) / num if num >= MIN_SAMPLES else None
 

@@ -248,11 +248,12 @@ def ready_share(t: Tables) -> float:
     return (t.capture.info.sampler.ready_share or 0.0) if t.capture.info else 0.0
 
 
-def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
+def waiting_share(t: Tables, pieces: Intervals, least: float = MIN_LINE_WAIT_SHARE) -> tuple[Ints, Ints]:
     """Return, for each piece, how many samples fell into it and how many of them found the thread waiting.
 
-    Waiting means at a line that waits nearly always: one that sleeps, or reads a socket. Where a line computes as
-    well, as a checkpoint does between its writes, a sample that finds it off the CPU is no evidence.
+    Waiting means at a line that waits nearly always, in ``least`` of its samples: one that sleeps, or reads a socket.
+    If a line computes as well, as a checkpoint does between its writes, a sample that finds it off the CPU is no
+    evidence that it is the wait which holds the step up; 0 counts all that wait.
     """
     none = np.zeros(len(pieces.start), np.int64)
     samples = t.capture.samples
@@ -265,7 +266,7 @@ def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
     still = samples.running == 0
     at = samples.place[inside]
     num = np.bincount(at, minlength=len(samples.places) + 1)
-    idles = np.bincount(at, still[inside], minlength=len(num)) >= MIN_LINE_WAIT_SHARE * np.maximum(num, 1)
+    idles = np.bincount(at, still[inside], minlength=len(num)) >= least * np.maximum(num, 1)
     seen = np.bincount(i[inside], minlength=len(pieces.start))
     waiting = np.bincount(i[inside & still & idles[samples.place]], minlength=len(pieces.start))
     return seen, waiting

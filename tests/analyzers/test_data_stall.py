@@ -324,3 +324,16 @@ def test_what_linux_counted_of_the_workers_is_evidence(late):
         "use 50 % of a core each; fetch 40 pages a second by major faults."
     )
     assert json.loads(late.diagnosis().to_json())["source"]["loading"]["disk_mb_per_s"] == 12.0
+
+
+def test_a_line_that_reads_and_computes_counts_for_the_part_that_it_waits(recording):
+    r = recording()
+    r.with_info(flags={"cores": 2}, loader={"dataset": "Images", "num_workers": 0})
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    loading(r, start=100, end=890)
+    r.op("aten::relu", 890, 1000)
+    r.kernel("relu", 900, 1000, launched=(890, 895))
+    for i in range(10):
+        r.sample(120 + 70 * i, ("data.py", 7, "__getitem__"), running=int(i % 5 > 2))
+    assert r.find("data-stall").facts["waiting_share"] == pytest.approx(0.6)
