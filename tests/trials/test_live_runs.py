@@ -19,6 +19,7 @@ from diagnose.trials.turn_process import start_all
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the kernel's name for a peer, and /proc"),
     pytest.mark.slow,
+    pytest.mark.timeout(150),
 ]
 
 PATIENCE_S = 120

@@ -19,6 +19,7 @@ from diagnose.trials.turns import ScriptEndedError
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the kernel's name for a peer, and /proc"),
     pytest.mark.slow,
+    pytest.mark.timeout(150),
 ]
 
 # Each step, and each turn of a process that the script starts in a group of its own, appends the time to a file.
