@@ -1,20 +1,18 @@
-"""Memory is taken from the driver in every step.
+"""Every step allocates memory from the driver.
 
 What it looks for
-    Gaps of which at least 30 % pass inside `cudaMalloc`, `cudaFree`, `cuMemCreate`, `cuMemMap`, `cudaHostAlloc` or
-    their HIP counterparts, in half of the steps or more.
+    Gaps that `cudaMalloc`, `cudaFree` or similar calls fill by at least 30%, in half of the steps or more.
 
 Why it costs
-    These calls take from 0.1 ms to seconds and `cudaFree` waits for the device. PyTorch's caching allocator makes
-    them only when its cache does not fit: near the memory limit (freed and taken again), or with sizes that keep
-    changing.
+    These calls take from 0.1 ms to seconds, and `cudaFree` waits for the GPU. The cache should avoid them, except near
+    the memory limit or with changing sizes.
 
 What to do
-    Expandable segments let the cache grow without new blocks, and sizes that are rounded share them where the device
-    has no such segments; `empty_cache()` in the loop must go.
+    Remove `torch.cuda.empty_cache()` from the loop. Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or round
+    sizes.
 
 How sure
-    High that the calls take the time; medium why the cache misses unless memory events were recorded.
+    High for the time. Medium for the reason without memory events.
 """
 
 from __future__ import annotations

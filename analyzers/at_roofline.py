@@ -1,18 +1,16 @@
-"""The heavy kernels already run near what the device can do.
+"""The heavy kernels already run near what the GPU can do.
 
 What it looks for
-    A full device on which the operators whose work is known take at least 60 % of the busy time and reach, together,
-    at least 60 % of its peak rate or bandwidth.
+    Operators that take 60% of GPU busy time and together reach 60% of the peak rate or bandwidth.
 
 Why it costs
-    It does not: the finding marks where there is little to gain, and is never the answer for a step.
+    It costs nothing: this finding marks work with little to gain.
 
 What to do
-    Do less work: fewer bytes, fewer operations, a narrower type, a faster device. Other kernels will not help.
+    Do less work: fewer bytes or operations, a narrower type, a faster GPU.
 
 How sure
-    High: the times are measured and the work follows from the shapes. A device that is not in the
-    table, and operators without recorded shapes, are left out.
+    High. Needs recorded shapes. Unknown GPUs are not checked.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """DistributedDataParallel broadcasts the model's buffers before every forward.
 
 What it looks for
-    Broadcasts on the device inside `DistributedDataParallel.forward`, and what the host does for them there: buffers go
-    into one tensor before it, and by a copy each out of it again behind it.
+    Broadcasts inside `DistributedDataParallel.forward`, and the copies around them.
 
 Why it costs
-    Rank 0 sends its buffers (batch-norm statistics) to all others in each step, and the forward waits for them. With
-    many small buffers the copies cost more than the transfer: the host launches one for each while the device idles.
+    Rank 0 sends its buffers, such as batch-norm statistics, and the forward waits.
 
 What to do
-    `broadcast_buffers=False` where ranks may keep their own statistics, or SyncBatchNorm where they must agree.
+    Pass `broadcast_buffers=False` if ranks may keep their own statistics. Otherwise use `nn.SyncBatchNorm`.
 
 How sure
-    High: the broadcast is launched inside DDP's forward.
+    High.
 """
 
 from __future__ import annotations

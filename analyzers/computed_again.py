@@ -1,19 +1,17 @@
-"""Operators compute what an earlier operator of the step has computed.
+"""Operators repeat what an earlier operator of the step has computed.
 
 What it looks for
-    Operators with the name, the attributes and the contents of an earlier one in the same step, neither of which
-    anything changes in place: a model that is called twice on a batch, targets of a teacher for each minibatch, weights
-    that are cast for each use. At least 3 % of the step. What a checkpoint computes again is the rule `recompute`.
+    Operators with the name, attributes and contents of an earlier one in the same step. Examples: a model called twice
+    on a batch, weights cast for each use. Threshold: 3% of the step.
 
 Why it costs
-    The same result takes the same time again, and if gradients are taken of it, its backward pass as well.
+    The second computation costs the same again, with its backward pass.
 
 What to do
     Keep the first result and use it in both places.
 
 How sure
-    High: both are computed alike from the same values. Contents that are equal without that, perhaps by chance, do not
-    count.
+    High. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

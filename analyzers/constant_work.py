@@ -1,19 +1,17 @@
 """Each step computes the same values again.
 
 What it looks for
-    Operators whose results are the same in two recorded steps, because all that they read is: masks, grids, positions,
-    a normalised adjacency. What depends on the batch counts only if its content is the same in both steps. At least 3 %
-    of the step.
+    Operators with the same inputs and results in two recorded steps: masks, grids, positions, a normalized adjacency
+    matrix. Threshold: 3% of the step.
 
 Why it costs
     The result is known after the first step.
 
 What to do
-    Compute it once, before the loop or in the constructor, and keep it as a buffer.
+    Compute it once, before the loop or in the constructor. A buffer keeps it: `self.register_buffer(...)`.
 
 How sure
-    High if it depends on nothing that comes with the step. Medium if it is made of a tensor that each step makes anew
-    with the same content.
+    High if no input comes with the step. Medium if each step builds the same input again. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,28 +1,19 @@
 """The device waits for the next batch.
 
 What it looks for
-    Gaps of which the DataLoader's `__next__` covers at least half, or in which it takes at least a millisecond.
+    Gaps that the DataLoader's `__next__` covers by at least half, or for at least 1 ms.
 
 Why it costs
-    Nothing is queued while the training thread prepares a batch (no workers) or waits for one (workers too slow).
+    Nothing is queued while the training thread loads a batch (no workers) or waits for one (slow workers).
 
 What to do
-    No workers: load in worker processes; where one line computes for most of the loading, make that cheaper, which
-    needs no cores: what saves more stands first. Workers that are started again with each epoch, whose first batch has
-    most of the wait: keep them alive. Workers too slow: more of them, of those that compute at most as many as cores,
-    or a cheaper sample; and move the batch to the device ahead of time.
-
-    A loader that begins anew for each batch (`next(iter(loader))`) draws the order of all samples each time: make its
-    iterator once.
-
-    Taking a batch that workers have ready costs 0.05 to 0.2 ms and is no such wait: more workers would not shorten it.
-    On busy cores it takes milliseconds: where making the batch costs less, load without workers.
-
-    A sampler that computes does so in the training process, also where workers load: make it cheaper.
+    No workers: set `num_workers`, or speed up the slowest line of the dataset. Slow workers: add workers up to the
+    number of cores, or make samples cheaper. Slow first batch of an epoch: set `persistent_workers=True`.
+    `next(iter(loader))` in each step: create the iterator once. Slow sampler: make it cheaper, since it runs in the
+    training process.
 
 How sure
-    High: the loader marks its own time, and its name shows whether one process or several load. What the sampler
-    takes of it the samples at its lines show, and Python frames which lines these are.
+    High: the loader marks its own time.
 """
 
 from __future__ import annotations

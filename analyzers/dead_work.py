@@ -1,22 +1,18 @@
-"""Work whose result nothing uses.
+"""The step computes results that nothing uses.
 
 What it looks for
-    Operators of which no result reaches a parameter, a state that outlives the step, a collective, or Python, as two
-    recorded steps show: metrics that are not read, outputs of heads without a loss, backward passes that go on into
-    a model whose gradients are cleared, and gradients of parameters that no optimizer has. At least 3 % of the step.
+    Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
+    without a loss, gradients that are cleared unused. Threshold: 3% of the step.
 
 Why it costs
-    PyTorch computes what the script asks for. A loss that leads through a second model computes its gradients too.
+    A loss that goes through a second model also computes that model's gradients.
 
 What to do
-    Leave the work out, or do it in the steps that read it. For gradients, `detach()` the tensor that leads to the other
-    model, or make it under `torch.no_grad()`. Parameters that do not train get `requires_grad_(False)`.
+    Remove the work, or run it only in the steps that read it. Call `detach()` on the output of a model that the loss
+    must not train. Freeze parameters with `requires_grad_(False)`.
 
 How sure
-    High: what the script holds at the end of the steps, and what an unknown operator reads, counts as used, but an
-    attribute that no line of the script's files reads except to make its next value. A result that is read in other
-    steps only, say each hundredth, is not used in the recorded ones. Low if the gradients are still there at the end
-    and no optimizer has read them.
+    High, unless only other steps read the result, such as every hundredth. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

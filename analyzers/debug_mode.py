@@ -1,21 +1,17 @@
-"""A setting that is meant for finding bugs is on.
+"""A setting for debugging is on.
 
 What it looks for
-    Checks of anomaly detection in the backward pass (each gradient is looked at for NaN and read by the host), or
-    `CUDA_LAUNCH_BLOCKING` in the environment that was recorded. Then all idle time in which the host was inside
-    operators or waited for such a check is this rule's.
+    NaN checks of anomaly detection in the backward pass, or `CUDA_LAUNCH_BLOCKING` in the environment.
 
 Why it costs
-    Under `torch.autograd.set_detect_anomaly(True)` each operator of the forward pass records a Python stack, and each
-    function of the backward pass is followed by a check that the host waits for: steps take 2 to 7 times as long.
-    Under `CUDA_LAUNCH_BLOCKING=1` each launch waits until its kernel is done.
+    Anomaly detection records a Python stack per operator and waits after each backward function. Steps take 2–7 times
+    as long. With `CUDA_LAUNCH_BLOCKING=1`, each launch waits for its kernel.
 
 What to do
-    Turn it off, and on again only for the run that looks for the error. Record again before anything else is changed.
+    Remove `torch.autograd.set_detect_anomaly(True)`, or unset the variable. Then record again before other changes.
 
 How sure
-    High that it is on. How much of the host's time it takes is bounded: what recording stacks costs leaves no event.
-    Captures of this program have measured how long one takes, which is multiplied by the functions that have one.
+    High that the setting is on. Its cost is an estimate.
 """
 
 from __future__ import annotations

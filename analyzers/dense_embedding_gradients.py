@@ -1,19 +1,17 @@
 """Gradients of large embedding tables are dense.
 
 What it looks for
-    An embedding's backward pass that fills whole tables with zeros (at least 2 % of the busy time), and the optimizer's
-    kernels: together at least 20 % of the busy time. Without a device the rule `work-on-nothing` names it.
+    An embedding's backward that fills whole tables with zeros. Threshold: 20% of GPU busy time, with the optimizer's
+    kernels. Without a GPU, see `work-on-nothing`.
 
 Why it costs
-    A step looks up some thousand rows of a table of millions. With dense gradients it writes zeros for all of them, and
-    the optimizer reads and writes every row of the table and of its state.
+    A step uses few rows of the table, but the optimizer reads and writes every row and its state.
 
 What to do
-    `sparse=True` for the tables, with an optimizer that takes sparse gradients (SGD, Adagrad, SparseAdam), the other
-    parameters in one of their own.
+    Use `nn.Embedding(..., sparse=True)` and a separate optimizer for these tables: SGD, Adagrad or SparseAdam.
 
 How sure
-    Medium: the gradients are dense and large. How many rows a step looks up is in its data flow only.
+    Medium: how many rows a step uses is not recorded.
 """
 
 from __future__ import annotations

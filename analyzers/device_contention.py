@@ -1,17 +1,16 @@
-"""Another process uses the same device.
+"""Another process uses the same GPU.
 
 What it looks for
-    Idle of 10 µs or more before a task that was already queued on the same stream, while the machine's monitor saw
-    another process on the device.
+    Gaps of 10 µs or more before a queued kernel, while NVML shows another process on the GPU.
 
 Why it costs
-    The device switches between processes in time slices; the other's kernels are not in this trace.
+    The GPU switches between processes in time slices.
 
 What to do
-    Give the job a device of its own.
+    Run on a GPU that no other process uses.
 
 How sure
-    Medium: the other process was seen, its kernels were not.
+    Medium: the process was seen, its kernels were not. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
 """Dropout draws its masks number by number on the CPU.
 
 What it looks for
-    Without a device: masks that are drawn (`aten::bernoulli_`) for `F.dropout` and `F.scaled_dot_product_attention`,
-    whoever calls them, of 50 us or more each. Four fifths of that, which another way of drawing spares, are at least
-    5 % of the step.
+    CPU only: calls of `aten::bernoulli_` for dropout or attention, of 50 µs or more each. Threshold: a saving of 5% of
+    the step.
 
 Why it costs
-    Where MKL does not draw, torch draws a number of 53 bits for each element, one after the other, on one core. A mask
-    of 4 million takes 23 ms, dropping the elements by it 3 ms.
+    Without MKL, torch draws the mask on one core, element by element. A mask of 4 million elements takes 23 ms.
 
 What to do
-    Draw four numbers of 16 bits at a time: one line at the top of the script. Of a large sparse input drop only what
-    is not zero.
+    Add `from diagnose.kernels.dropout import use_fast_dropout` and call `use_fast_dropout()` at the top of the script.
 
 How sure
-    High: the draws are operators of their own. Those of an LSTM are made within its operator, where no Python reaches
-    them, and do not count.
+    High. Dropout inside `nn.LSTM` does not count.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Collectives run alone: nothing computes meanwhile.
+"""Collectives are not overlapped with computation.
 
 What it looks for
-    Time in which the device runs a collective and no other kernel, and idle of at most 50 µs of work that waits for a
-    collective on another stream: the wait ends when the collective does.
+    Time in which the GPU runs a collective and no other kernel. Also idle time of at most 50 µs after a collective on
+    another stream.
 
 Why it costs
-    The step grows by what communication does not share with computation: one bucket that is reduced after the whole
-    backward, many collectives too small to fill the link, or ranks that arrive late and let the others wait.
+    The step gets longer. Causes: one large bucket after the backward, many tiny collectives, or a late rank.
 
 What to do
-    Smaller buckets that start during the backward, gradients sent in 16 bits, fewer synchronisations by accumulation;
-    and, where one rank is late, the cause on that rank.
+    Use smaller buckets that start during the backward, 16-bit gradients, or gradient accumulation. If one rank is late,
+    look for the cause on that rank.
 
 How sure
-    High for the time. Whether it is transfer or waiting for a late rank needs the traces of all ranks. Of one rank, one
-    that takes twice as long as the fastest of the same collectives with the same bytes waits, and collectives that move
-    less than 5 GB/s are no transfer over the links of one host.
+    High for the time. Only traces of all ranks can separate transfer from waiting.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Copies between host and device stand alone: nothing computes meanwhile.
+"""Copies between CPU and GPU are not overlapped with computation.
 
 What it looks for
-    Time in which only a copy between host and device runs, and idle that a copy causes: the copy call that stages
-    pageable memory while nothing is queued, or a task that waits for a copy on another stream.
+    Time in which only such a copy runs. Also idle time while the CPU stages pageable memory or a kernel waits for a
+    copy.
 
 Why it costs
-    From pageable memory the driver copies through a staging buffer, the call blocks the launching thread and reaches a
-    fraction of the link's rate; on the compute stream even a fast copy keeps kernels waiting.
+    A copy from pageable memory blocks the launching thread and reaches a fraction of the link's rate. On the compute
+    stream, even a fast copy delays kernels.
 
 What to do
-    Pin the batches, copy with `non_blocking=True`, and on a side stream one batch ahead.
+    Use `pin_memory=True` and `.to(device, non_blocking=True)`. Copy one batch ahead on a side stream.
 
 How sure
-    High: the copy's kind is in its name, and only time without compute and communication is counted.
+    High.
 """
 
 from __future__ import annotations

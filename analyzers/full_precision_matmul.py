@@ -1,18 +1,18 @@
-"""Matrix multiplications and convolutions run in full precision, without tensor cores.
+"""Matrix products and convolutions run in float32 without tensor cores.
 
 What it looks for
-    Kernels of matrix products, convolutions and attention in float32 on a device with tensor cores, that take at
-    least 10 % of the busy time.
+    float32 kernels of matrix products, convolutions and attention on a GPU with tensor cores. Threshold: 10% of GPU
+    busy time.
 
 Why it costs
-    Tensor cores do the same products 4 to 16 times faster in TF32, bfloat16 or float16.
+    Tensor cores are 4–16 times faster in TF32, bfloat16 or float16.
 
 What to do
-    Allow TF32 (one line, from compute capability 8.0), or run the forward under autocast.
+    Add `torch.set_float32_matmul_precision("high")` (compute capability 8.0 or later), or run the forward under
+    autocast.
 
 How sure
-    High: the type is in the kernel's name. What is lost assumes twice the rate, far below the peak ratio; what is
-    saved is put at between half of that and all of it.
+    High. The cost assumes twice the rate.
 """
 
 from __future__ import annotations

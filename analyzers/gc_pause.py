@@ -1,18 +1,17 @@
 """Python's garbage collector stops the training thread.
 
 What it looks for
-    Idle inside runs of the collector on a thread that drives the device: `Python GC` records of torch.profiler
-    (`record_python_gc_info` with stacks), or the runs that `diagnose trace` notes by itself.
+    Idle time while the collector runs on the training thread.
 
 Why it costs
-    A collection of the oldest generation visits every tracked object: hundreds of milliseconds in a program that
-    holds many, and no kernel is launched meanwhile.
+    A full collection visits every tracked Python object. That can take hundreds of milliseconds.
 
 What to do
-    Freeze what lives for the whole run after warm-up (`gc.freeze()`), and collect between steps on a schedule.
+    After warm-up, call `gc.freeze()` and `gc.disable()`. Then call `gc.collect()` on a schedule, such as every 100
+    steps.
 
 How sure
-    The records are exact; whether the collections are needed depends on reference cycles in the script.
+    The records are exact. Needs `diagnose trace`, or torch.profiler with `record_python_gc_info` and `with_stack=True`.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
 """Steps get longer as the run goes on, because the work at one place grows.
 
 What it looks for
-    Steps without the profiler, of which each quarter takes longer than the one before and the last at least a tenth
-    longer than the first, and one place of the script that has what the later ones take longer. What the rest of the
-    step takes longer is at most half as much in proportion: a machine that slows down slows everything. On a recording
-    of one process without a device.
+    CPU only: the last quarter of the steps takes 10% longer than the first. Most of that is at one place in the script.
 
 Why it costs
-    The place works on all that was stored so far, to use a few of it or to add a little: a copy of a replay buffer
-    before some rows are drawn from it, a sum over the whole history, a search through a list that grows. Each step
-    costs more than the one before, and a run of a day much more than the watched seconds.
+    This code works on all stored data, such as a whole replay buffer. Long runs slow down far more than the watched
+    steps.
 
 What to do
-    Work on what is drawn or new: index what is stored, keep a running total, bound the history.
+    Work only on new or drawn items: index the stored data, keep a running total, limit the history.
 
 How sure
-    High that steps grow and where, as far as samples of the watched steps show it. The cost is that of the watched
-    steps; later ones cost more.
+    High. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

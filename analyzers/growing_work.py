@@ -1,23 +1,18 @@
-"""Operators take longer from step to step or from call to call, because what they read grows.
+"""Operators take longer from step to step because their inputs grow.
 
 What it looks for
-    Operators that read more in the second of two recorded steps than in the first, of values that earlier steps left: a
-    queue that is extended and never cut, a mean over all predictions so far, copies of the weights in a list. And lines
-    that run more often in the second step to compute again what they have computed, such as a hook that each step
-    registers. And calls of `torch.cat` that copy what is stored, at least four fifths of the result, to put little to
-    it. At least 3 % of the step.
+    Operators that read more in the second of two recorded steps, such as a mean over all predictions so far. Also hooks
+    registered in each step, and `torch.cat` that appends to stored data. Threshold: 3% of the step.
 
 Why it costs
-    Each step costs more than the one before: the cost of a run grows with the square of its steps, and its memory with
-    them.
+    The cost of the run grows with the square of its steps.
 
 What to do
-    Keep a running total, or cut what is stored to what is used. Register a hook once, or remove it after its use. Make
-    a buffer once, and write each piece into its slice.
+    Keep a running total, or drop old entries. Register a hook once. Allocate a buffer once and write each piece into
+    its slice.
 
 How sure
-    High that the work grew between the two steps. Whether it is bounded later, as a memory is that fills up, two steps
-    do not show.
+    High that the work grew between the two steps. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

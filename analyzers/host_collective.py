@@ -1,18 +1,16 @@
-"""The host waits for other ranks, and the device has nothing to do meanwhile.
+"""The CPU waits for other ranks while the GPU is idle.
 
 What it looks for
-    Idle inside barriers, object collectives, store look-ups, collectives of the gloo backend or `Work.wait` on a
-    thread that drives the device.
+    Idle time in barriers, object collectives, store lookups, gloo collectives or `Work.wait`.
 
 Why it costs
-    The launching thread stands until the slowest rank arrives, so its own queue runs dry.
+    The launching thread waits for the slowest rank, so the GPU runs out of work.
 
 What to do
-    Remove barriers from the loop, exchange Python objects rarely, and keep reductions on the device (NCCL), which
-    only queue.
+    Remove barriers from the loop. Exchange Python objects rarely. Reduce on the GPU with the NCCL backend.
 
 How sure
-    High where the operator names itself a barrier or an object collective.
+    High if the operator is a barrier or an object collective.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
 """An operator runs on the CPU while the GPU waits.
 
 What it looks for
-    Idle during which the launching thread was inside one operator for a millisecond or more without calling anything:
-    no other operator, no launch, no call of the runtime. That is no dispatch, which takes microseconds; the operator
-    itself was at work. So were many short operators that fill more than half of an interval without a call. Allocations
-    and views compute nothing, however many there are; an operator that launches, or wraps others, computes where it is
-    silent in half of its calls or more. Other silence is an interruption of the thread (`unexplained-host`).
+    Idle time inside one operator that launches nothing for 1 ms or more. Also many short CPU operators that fill more
+    than half of an interval.
 
 Why it costs
-    The device has nothing to do until the operator returns.
+    The GPU has no work until the operator returns.
 
 What to do
-    Run it on the device, in the DataLoader's workers, or less often. An operator of PyTorch runs on the host because
-    its inputs lie there.
+    An operator runs on the device of its inputs, so move them to the GPU first. Or run it in the DataLoader's workers,
+    or less often.
 
 How sure
-    High that the operator filled the time; where a kernel runs for the first time behind it, it is first use
-    (`warm-up`) instead.
+    High.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Values go to the host and back, or Python reads them one by one.
+"""Values go to the CPU and back, or Python reads them one by one.
 
 What it looks for
-    Copies to the device of what came from the device in the same step, of what operators on the host made from nothing,
-    and of what was the same in the step before. And lines at which Python reads eight parts of one tensor or more, one
-    after the other, to slice, repeat or choose by them. At least 3 % of the step.
+    Copies of constants to the GPU, such as `torch.zeros(n)`, or of values that the same step read from the GPU. Also
+    lines that read eight or more elements one by one. Threshold: 3% of the step.
 
 Why it costs
-    A copy off the device waits for all that is queued, and the device waits for the copy back. Each read of an element
-    takes a few calls of operators, and what Python then does with it takes more, once for each element.
+    The CPU waits for all queued work, and the GPU waits for the copy back.
 
 What to do
-    Make the tensor where it is used, or once before the loop. Let an operator take the whole tensor:
-    `torch.repeat_interleave`, `gather`, a mask; or read all of it at once by `.tolist()`.
+    Create the tensor on the GPU, or once before the loop. Use operators on whole tensors, such as
+    `torch.repeat_interleave` or `gather`, or read all values with one `.tolist()`.
 
 How sure
-    High that the values take this way. What reads one by one cost is estimated as the Python between the operators and
-    the calls of all turns but one, if they cost no more than the cheapest operators do.
+    High for the copies. The cost of single reads is an estimate. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""The host waits for the device, and the device then waits for the host.
+"""The CPU waits for the GPU, and then the GPU waits for the CPU.
 
 What it looks for
-    Gaps that begin within 50 µs of the end of a blocking call (`cudaStreamSynchronize`, `cudaDeviceSynchronize`, a
-    copy that returns only when done) that was in flight on a thread that drives the device.
+    Gaps that start within 50 µs of the end of a blocking call: `cudaStreamSynchronize`, `cudaDeviceSynchronize` or a
+    blocking copy.
 
 Why it costs
-    The call returns when the queue is empty. Until the host has launched something again the device idles, and the
-    lead that the host had built up is gone.
+    The call returns when the GPU has finished all queued work. The GPU is then idle until the CPU launches again.
 
 What to do
-    Do not read values off the device in the loop: `.item()`, `.cpu()`, `print(loss)`, `if tensor:`, `nonzero` and
-    boolean indexing all wait. Read a value a step later; keep on the device what decides a shape, a branch or the sizes
-    of an exchange; leave out a synchronization that reads nothing.
+    Avoid `.item()`, `.cpu()`, `print(loss)`, `if tensor:`, `nonzero` and boolean indexing in the loop. Read values one
+    step later, or keep them on the GPU. Remove `torch.cuda.synchronize()`.
 
 How sure
-    High: the call and the gap meet in time. A gap that the loader, Python or an operator of the host fills is not
-    booked here: only the short restart is.
+    High.
 """
 
 from __future__ import annotations

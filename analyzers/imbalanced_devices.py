@@ -1,17 +1,16 @@
-"""One process drives several devices, and they are not equally busy.
+"""One process drives several GPUs, and they are not equally busy.
 
 What it looks for
-    Several devices in one trace of which the least busy computes less than 80 % as long as the busiest, which works at
-    least 10 % of the window. Collectives do not count: they wait.
+    A GPU that computes less than 80% as long as the busiest one. Collectives do not count.
 
 Why it costs
-    The step ends with the busiest device; the others wait for it. DataParallel gathers outputs and losses on the first.
+    The step ends with the busiest GPU. DataParallel gathers outputs and losses on the first GPU.
 
 What to do
-    One process a device: DistributedDataParallel. Where layers are placed by hand, move the boundary.
+    Run one process per GPU with DistributedDataParallel. If you place layers by hand, move the boundary.
 
 How sure
-    High for the busy times. What is saved takes the same work, evenly spread.
+    High for the busy times.
 """
 
 from __future__ import annotations

@@ -1,25 +1,18 @@
 """A loop calls small operators whose results do not depend on each other.
 
 What it looks for
-    Lines that call the same operators at least four times in a step, where no call needs the result of the one before:
-    experts, rows, boxes or parameters in a Python loop, also in a function of a library that the line calls. What
-    calling operators takes: at least 5 % of the step. Loops with a backward pass in each turn, layers that follow each
-    other, what one operator of torch calls, and the step of an optimizer (`unfused-optimizer`) are left out.
+    Lines that call the same operators at least four times per step, with no call that needs the one before. Examples:
+    experts, rows, boxes. Threshold: the calls take 5% of the step.
 
 Why it costs
-    Each operator costs some microseconds to call, and on a GPU to launch, however little it computes.
+    Each operator costs some microseconds to call, however little it computes.
 
 What to do
     Stack the inputs and call each operator once: a batch dimension, `torch.bmm`, `torch.vmap` or `torch._foreach_*`.
-    A function of a library may have such a form: `foreach=True` of `clip_grad_norm_`, `multi_avg_fn` of
-    `AveragedModel`.
+    Library calls: `clip_grad_norm_(..., foreach=True)`, or `multi_avg_fn` of `AveragedModel`.
 
 How sure
-    High that the calls are independent: the data flow shows what each reads; a sum of their results is no dependence.
-    What a batched form saves is estimated as the Python between the operators and all calls but one, if they cost no
-    more than the cheapest operators do. Without a device, what `launch-bound` would count of the loop is its part.
-    Beside a device a replay takes the loop's calls away with their waits for copies to it, and of each kernel as much
-    as the shortest ones take. The function that a line calls is known where the recording has Python frames.
+    High that the calls are independent. The saving is an estimate. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,17 @@
-"""Another thread of the script computes in Python, which only one thread does at a time.
+"""Another thread of the script runs Python code and delays the training thread.
 
 What it looks for
-    Threads beside the training thread that the sampler sees in functions of the script while they take CPU time, with
-    the interpreter's lock, or at jumps and beginnings of functions, where Python takes turns: computing in C without
-    the lock a thread would be seen at its call. What they compute in Python at most, and the training thread's time
-    outside of operators: the smaller of both, from 5 % of the step on.
+    A thread that uses CPU time in Python functions of the script. Threshold: 5% of the step.
 
 Why it costs
-    The training thread needs the interpreter to call each operator. A thread that computes in Python gives it up every
-    5 ms only, so that each call may wait that long; and what the thread prepares comes no faster than Python computes.
+    Only one thread at a time runs Python. Each operator call may wait up to 5 ms for the interpreter.
 
 What to do
-    Do it in a process: a DataLoader's workers, or a pool. Or once before the loop, or with NumPy or torch, which give
-    the interpreter up.
+    Move the work to a process, such as DataLoader workers or a pool. Or use NumPy or torch, which release the
+    interpreter.
 
 How sure
-    Medium: the thread's CPU time and its line are measured; how much of it delays the training thread is not. What
-    waits for a queue, a socket or a file takes no CPU time and is left out. Where the sampler could not read frames
-    from outside, threads took turns more often while it ran than they do without it.
+    Medium: the delay of the training thread is not measured. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
 """The backward pass goes back through earlier steps.
 
 What it looks for
-    Operators of the backward pass whose forward ran before the step began, in the second of two recorded steps: at
-    least 2 % of the step.
+    Backward operators whose forward ran in an earlier step. Threshold: 2% of the step.
 
 Why it costs
-    A value of an earlier step that is still part of its graph leads the backward pass through that step again: a hidden
-    state, a loss that is summed up, or what is computed once before the loop. `retain_graph=True` keeps such a graph,
-    and its memory.
+    A value from an earlier step still carries its graph. Examples: a hidden state, a running loss.
 
 What to do
-    `detach()` what one step hands to the next, or compute it again in each step if its gradient is wanted.
+    Call `detach()` on values that pass from one step to the next. If their gradient is needed, compute them in each
+    step.
 
 How sure
-    High: autograd numbers its functions, and a number below that of the step's first operator is of an earlier step.
-    The first line is where the step reads what carries the graph.
+    High. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Queued kernels follow each other with a short pause.
 
 What it looks for
-    Idle of under 10 µs, or 1.5 times the launch latency of the machine where that is longer, before a task that was
-    already queued on the same stream.
+    Gaps of less than 10 µs before a kernel that was already queued on the same stream.
 
 Why it costs
-    The device needs about 1 to 5 µs from one kernel to the next. It adds up only when kernels are tiny.
+    The GPU needs 1–5 µs from one kernel to the next. This adds up only if kernels are tiny.
 
 What to do
-    Fewer, larger kernels; CUDA graphs shorten the pause. Within a graph: compile what it captures.
+    Launch fewer, larger kernels, or use CUDA graphs, which shorten the pause. Within a graph, compile the captured
+    code.
 
 How sure
-    High: the launch was there before the gap began.
+    High.
 """
 
 from __future__ import annotations

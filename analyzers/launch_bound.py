@@ -1,26 +1,18 @@
-"""The host cannot launch as fast as the device finishes.
+"""The CPU launches kernels more slowly than the GPU runs them.
 
 What it looks for
-    Idle while the launching thread was inside operators or short Python between them, with no long call: the time
-    the framework needs to prepare the next launch, and the launch itself while the queue is empty. Without a device:
-    operators that take less than 15 µs themselves, those of the backward pass too, and short Python between them, from
-    30 % of the step on.
+    Idle time while the launching thread is inside operators or short Python code between them. On a CPU: operators of
+    less than 15 µs, if calling them takes 30% of the step.
 
 Why it costs
-    A small kernel takes 2 to 10 µs on the device, and 10 to 50 µs of Python and dispatch to launch.
+    A small kernel takes 2–10 µs on the GPU, but 10–50 µs of Python and dispatch to launch.
 
 What to do
-    Fewer, larger kernels: `torch.compile` (with CUDA graphs: mode="reduce-overhead"), larger batches, foreach or
-    fused operators. Where a loop of the script's own calls them, outside the model: operators over all rows at once,
-    and one transfer in the place of many `.item()`. Where the host waits for the device every few launches, remove the
-    waits first: no graph holds them, and savings of graphs are those of longer intervals alone.
-
-    The line is that of the loop, where samples show one and the recording holds where it ends: which of its lines has
-    most of them changes from recording to recording.
+    Launch fewer, larger kernels: `torch.compile(model, mode="reduce-overhead")`, larger batches, foreach or fused
+    operators. Vectorize loops in the script. Remove waits for the GPU first: CUDA graphs cannot contain them.
 
 How sure
-    High that the host was preparing; how much fusing or graphs gain depends on the model. Without a device, what the
-    operators that work leave of an unrecorded step is calling, whatever recording costs.
+    High that the CPU was the limit. The gain of compiling depends on the model.
 """
 
 from __future__ import annotations

@@ -1,30 +1,19 @@
-"""Tensors are only moved: into another order, into another type, or into the memory of a CUDA graph.
+"""Tensors are only moved: into another order, another type, or the memory of a CUDA graph.
 
 What it looks for
-    Conversions between channels-first and channels-last that the libraries put around their kernels, and copies of a
-    tensor into one of the same type whose elements lie in another order (`.contiguous()`, `reshape` or `clone` of a
-    transposed view): together at least 5 % of the busy time, without conversions 10 %. Or, where that takes longer,
-    casts between floating-point types of what the kernel right before them writes, of one pair of kernels three times
-    a step and more; or copies within the device that stand back to back with the launch of a CUDA graph, eight and more
-    before or behind one.
+    Conversions between channels-first and channels-last, and copies by `.contiguous()`, `reshape` or `clone`.
+    Threshold: 5% of GPU busy time, without conversions 10%. Also repeated float casts, and eight or more copies next to
+    a CUDA graph launch.
 
 Why it costs
-    Each reads and writes the whole tensor and computes nothing. A strided read also moves several times the bytes that
-    it uses.
+    Each copy reads and writes the whole tensor and computes nothing.
 
 What to do
-    Keep images and convolutions in `channels_last` from end to end; leave out `.contiguous()` before operators that
-    take strides, as matrix products and attention do. Let what makes a tensor write the type that it is used in. Let a
-    graph read parameters where they are, and keep what backward needs in the graph's own memory.
+    Keep images and convolutions in `channels_last`. Remove `.contiguous()` before operators that accept strides, such
+    as matrix products and attention. Write tensors in the type that is used. Let graphs read parameters in place.
 
 How sure
-    High that the time goes there: names and types show it. A copy that a kernel needs comes back in another place;
-    therefore the least saving is small. Of a cast, medium, and low where shapes were not recorded: that it reads what
-    the kernel before it wrote follows from their order and their times. Casts that autocast puts inside of operators do
-    not count (its cache keeps those of the weights, `torch.autocast(cache_enabled=True)`), nor those in an optimizer's
-    step (unfused-optimizer), in runs of pointwise operators (unfused-elementwise) and in a backward. In a CUDA graph no
-    operator shows who asked for a cast: low. Around a graph, medium: a new batch has to be copied, parameters have not,
-    and which is which was not recorded.
+    High for layouts, medium or low for casts and graphs. Needs recorded shapes.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""The file lacks device work that ran.
+"""The trace lacks GPU work that ran.
 
 What it looks for
-    More than 0.1 % of the launches have no device task in the file; idle during which a blocking call keeps waiting
-    for the device, although the file shows nothing running on it; and holes of a millisecond or more beside the nodes
-    of a CUDA graph.
+    More than 0.1% of the launches have no kernel in the file. Also gaps of 1 ms or more inside a CUDA graph.
 
 Why it costs
-    It does not: the device was busy with work that was not recorded (nodes of a CUDA graph, dropped buffers, a
-    cropped or sampled file). Idle read off such a file is not real.
+    The GPU was busy with kernels that the file does not contain, so part of the idle time is not real.
 
 What to do
-    Capture again: fewer steps, a larger profiler buffer, and a driver that records the nodes of graphs.
+    Record fewer steps: `diagnose trace --steps 3 train.py`. If CUDA graphs lack kernels, use a newer driver.
 
 How sure
-    High for the missing tasks, which are counted; medium for which part of the idle is theirs.
+    High for the missing kernels, medium for the idle time.
 """
 
 from __future__ import annotations

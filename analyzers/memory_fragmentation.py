@@ -1,17 +1,16 @@
-"""The allocator holds far more memory than is in use.
+"""The allocator reserves far more memory than it uses.
 
 What it looks for
-    At least 60 % of the device reserved at the peak, of which a third or more is not allocated at any time.
+    At least 60% of the memory reserved at the peak, with a third or more of it never allocated.
 
 Why it costs
-    Nothing, until an allocation fails although enough is free: then the cache is emptied (see memory-pressure), or the
-    run ends.
+    It costs nothing until an allocation fails although enough memory is free.
 
 What to do
-    Expandable segments; sequence lengths rounded to a few sizes.
+    Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and round sequence lengths to a few sizes.
 
 How sure
-    Medium: the peaks are the allocator's own, but a cache that was filled by an earlier phase looks the same.
+    Medium: a cache that an earlier phase filled looks the same. Needs memory events.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""A larger batch would fit, and the device waits for the host.
+"""A larger batch would fit, and the GPU waits for the CPU.
 
 What it looks for
-    A device that idles for want of launches (launch-bound is at least 10 % of the step) while at most half of its
-    memory is taken at the peak, in a recording with memory events. Taken is what the allocator reserved and, where NVML
-    was sampled, what it shows beside that: the CUDA context, communicators and other processes.
+    A step with at least 10% of `launch-bound` time and at most half of the memory used at the peak.
 
 Why it costs
-    Launching takes the host the same time for a small batch as for a large one. More samples a step share it.
+    Launches take as long for a small batch as for a large one.
 
 What to do
-    Raise the batch size, with the learning rate that it needs.
+    Increase the batch size, and adapt the learning rate.
 
 How sure
-    Medium: what grows with the batch follows from when blocks are taken and given back. Whether a larger batch trains
-    as well is not in the trace.
+    Medium: a larger batch may train differently. Needs memory events.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Memory is nearly full: the allocator gives back and takes again.
+"""GPU memory is nearly full.
 
 What it looks for
-    Allocations that only succeeded after the allocator had emptied its cache (retries), or a peak of reserved memory of
-    97 % of the device or more; where NVML was sampled, also 99 % in use by its count, which includes the CUDA context,
-    communicators and other processes.
+    Allocations that succeeded only after the allocator emptied its cache, or a reserved peak of 97% of the memory. With
+    NVML samples, also 99% in use by all processes.
 
 Why it costs
-    A retry waits for all queued work, frees cached blocks and allocates from the driver again: milliseconds each. The
-    next longer sequence is out of memory.
+    Emptying the cache waits for all queued work. The next longer sequence may run out of memory.
 
 What to do
-    Need less at the peak: an allocator that fragments less, blocks that are computed again in the backward pass, a
-    smaller batch with accumulation. Each change states which batch then fits, and what it costs a step, where the
-    recording shows both.
+    Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, checkpoint repeated blocks, or accumulate gradients over
+    smaller batches.
 
 How sure
-    High: the allocator counts retries itself. What they cost is booked under allocator-stall.
+    High: the allocator counts these retries. Needs memory events.
 """
 
 from __future__ import annotations

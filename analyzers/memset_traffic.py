@@ -1,19 +1,17 @@
-"""Memory is filled with zeros, or another number, over and over.
+"""Memory is filled with zeros, or another number, again and again.
 
 What it looks for
-    Fills on the device, by `cudaMemset` or by the kernels of `fill_` and `zero_`: at least 5 % of the busy time.
+    Fills by `cudaMemset`, `fill_` and `zero_`. Threshold: 5% of GPU busy time.
 
 Why it costs
-    A fill writes the whole tensor. Gradients that are set to zero are then read and added to, where without it they
-    would be written once.
+    A fill writes the whole tensor. Zeroed gradients are then read and added to, instead of written once.
 
 What to do
-    `zero_grad(set_to_none=True)`, which has been the default since torch 2.0; `torch.empty` where all is written
-    anyway; buffers made once and kept.
+    Use `zero_grad(set_to_none=True)`, the default. Use `torch.empty` for tensors that are overwritten, and reuse
+    buffers.
 
 How sure
-    High for the time. Whether a fill is needed is not in the trace, and fills of libraries for their own workspace
-    stay.
+    High for the time. Some fills are needed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""Matrix products whose sizes do not fit the tensor cores' tiles.
+"""Sizes of matrix products do not fit the tensor cores' tiles.
 
 What it looks for
-    16-bit, 8-bit or TF32 products in which a size is not a multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32) elements, and
-    that reach less than 40 % of the peak rate: at least 5 % of the busy time.
+    Products with a size that is not a multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32). Threshold: 5% of GPU busy time,
+    below 40% of the peak rate.
 
 Why it costs
-    Rows that do not begin at a multiple of 16 bytes cannot be loaded 16 bytes at a time: the libraries fall back to
-    kernels that load single elements.
+    Libraries use slower kernels for rows that do not start at multiples of 16 bytes.
 
 What to do
     Pad the size once, in the model: a vocabulary of 50257 to 50304, a head width of 65 to 72.
 
 How sure
-    Medium: sizes and times are recorded; that a padded product reaches 60 % of the peak is an estimate.
+    Medium: the saving assumes 60% of the peak after padding. Needs recorded shapes.
 """
 
 from __future__ import annotations

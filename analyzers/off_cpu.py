@@ -1,18 +1,17 @@
-"""The training thread is not running, and no event shows why.
+"""The training thread sleeps or waits between operators.
 
 What it looks for
-    Intervals between operators in which the sampler found the thread waiting in at least 70 % of its samples, at lines
-    that hardly ever run: sleeping, or waiting for a socket, another process or a lock. An interval without a sample is
-    taken for what the others are that come before the same operator.
+    Intervals in which at least 70% of the samples show the thread asleep or waiting. Examples: a socket, a process, a
+    lock.
 
 Why it costs
-    Nothing is launched by a thread that does not run.
+    A thread that does not run launches no kernels.
 
 What to do
-    Look at the named line: read files and query services ahead of time, and do not hold locks in the loop.
+    Look at the reported line. Read files and query services ahead of time, and hold no locks in the loop.
 
 How sure
-    High where enough samples fell into the interval; without a sampler this rule finds nothing.
+    High with enough samples. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

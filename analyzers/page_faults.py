@@ -1,22 +1,17 @@
 """The CPU gets the same memory from the system again in each step.
 
 What it looks for
-    On a recording without a device: page faults without a read from storage in each usual step, which the capture
-    counts, and what one of them takes with the process's threads, which it measures. Of the operators that other rules
-    account for the faults are theirs. At least a tenth of the step.
+    CPU only: page faults per step, times the measured cost of one. Threshold: 10% of the step.
 
 Why it costs
-    The C library gives large blocks back to the system when they are freed, and asks for new ones. A page of 4 kB that
-    comes back has to be found and cleared by the system at its first access, which takes 0.1 to 3 us: more than
-    computing its numbers. Activations, gradients and what an optimizer computes with are such blocks.
+    The C library returns large freed blocks to the system, which clears each page again: 0.1–3 µs per 4 kB.
 
 What to do
-    Let the C library keep freed memory, by two of its settings in the environment. Or another allocator, such as
-    jemalloc or tcmalloc, by `LD_PRELOAD`. The process holds the memory of its largest step then.
+    Keep freed memory: `MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=2147483647 python train.py`. The process
+    then keeps the memory of its largest step.
 
 How sure
-    High for the number of faults; what one takes is measured on new memory, and memory that grows or is read for the
-    first time has faults that stay. A trial shows what goes (`diagnose prove`).
+    High for the number of faults. Some of them stay: check with `diagnose prove`. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

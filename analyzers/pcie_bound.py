@@ -1,17 +1,16 @@
-"""The link to the host is the limit.
+"""The link between CPU and GPU is the limit.
 
 What it looks for
-    Copies from and to the host that run at 60 % or more of the link's rate and take longer than all the rest of the
-    step, so that hiding them cannot be enough.
+    Copies at 60% or more of the link's rate that take longer than the rest of the step.
 
 Why it costs
-    A link carries what it carries: the step cannot be shorter than its copies, however well they overlap.
+    The step cannot be shorter than its copies, even with perfect overlap.
 
 What to do
-    Send less: bytes instead of floats, decoded and augmented on the device; keep what is used again there.
+    Send less: bytes instead of floats, with decoding and augmentation on the GPU. Keep reused data on the GPU.
 
 How sure
-    High where the device is in the table of links; other devices are left out.
+    High. Unknown GPUs are not checked.
 """
 
 from __future__ import annotations

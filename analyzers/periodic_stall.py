@@ -1,26 +1,18 @@
 """One step in many takes several times as long as the others.
 
 What it looks for
-    Steps of at least three times the median, over all steps of the run and not only the recorded ones, that recur at a
-    regular distance (three times at least), or that do what other steps do not: an evaluation, a checkpoint, a rollout,
-    waiting for a loader that starts its next epoch, three times a run of Python's garbage collector. Where one of these
-    but a loader takes half as long as the median step, the step is a long one whatever else it took. They must cost 1 %
-    of the run's time; evaluations a quarter of it: until then they are a phase of the run, which the shares of its time
-    name, and no stall.
+    Steps of at least three times the median that recur regularly. Also long steps with an evaluation, checkpoint,
+    rollout, new epoch or garbage collection. Threshold: 1% of the run's time, for evaluations 25%.
 
 Why it costs
-    Most steps look fast, and so does a profile of a few of them. Spread over all steps the long ones may cost more than
-    everything that a profile shows.
+    A profile of a few steps misses the long ones, whose cost may be larger.
 
 What to do
-    Do it less often, or beside the training: an evaluation on fewer batches or in another process, a checkpoint from a
-    background thread, metrics that are read once in a while. Half as often saves half of the cost.
+    Do this work less often. Evaluate on fewer batches or in another process, and save checkpoints from a background
+    thread.
 
 How sure
-    High where the distance is regular and samples name the line; medium where only the phase is known, low where it
-    came once. What a change saves is stated as a wider range, the fewer of these steps there were and the more their
-    lengths differ. What comes less often than once in the watched steps is not seen; --keep-going watches all of the
-    run.
+    High for regular long steps, low for a single one. Needs `diagnose trace`. `--keep-going` watches the whole run.
 """
 
 from __future__ import annotations

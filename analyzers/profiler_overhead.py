@@ -1,17 +1,16 @@
-"""The profiler's own work holds the host back.
+"""The profiler's own work slows the CPU down.
 
 What it looks for
-    Idle that the profiler's own records (category `overhead`: buffer requests and flushes, instrumentation) cover by
-    more than 30 %. Lazy loading of functions and modules has the same category, and is CUDA's first use (warm-up).
+    Idle gaps that the profiler's own records (category `overhead`) cover by more than 30%.
 
 Why it costs
-    It does not: this time is not there without the profiler. It is named so that nobody chases it.
+    It costs nothing in a normal run: without the profiler, this time is gone.
 
 What to do
-    Nothing in the script. Capture fewer steps or fewer flags when the share is large.
+    Change nothing in the script. If the share is large, record fewer steps or turn profiler flags off.
 
 How sure
-    The records come from the profiler itself; only what they cover is booked here.
+    High.
 """
 
 from __future__ import annotations

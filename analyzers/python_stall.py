@@ -1,23 +1,19 @@
-"""User Python between operators keeps the device waiting.
+"""Python code between operators keeps the GPU waiting.
 
 What it looks for
-    Idle in intervals of at least a millisecond (a tenth of the step in short steps) in which the training thread ran
-    no operator and made no call: preprocessing, logging, checkpoints, evaluation code, files. Operators that launch
-    nothing, such as views and slices of the host's tensors, do not end an interval unless they cover half of it.
+    Idle intervals without operators or calls, of at least 1 ms (in short steps, 10% of the step). Examples:
+    preprocessing, logging, checkpoints.
 
 Why it costs
-    Python runs while nothing is queued.
+    The GPU runs out of work while Python runs.
 
 What to do
-    What computes in Python: make it cheaper (vectorised, or less often), or do it in another process, as the
-    DataLoader's workers are; a thread would only take turns with the training. What waits for files or sockets: a
-    background thread. What lies within a model's forward, the loss or the backward is wanted at once: vectorise it, or
-    compute once what stays the same; no thread and no process takes it over. A deque that the line
-    indexes becomes a list.
+    If the code computes, vectorize it, run it less often, or move it to another process. A thread does not help, since
+    only one thread at a time runs Python. If it waits for files or sockets, use a background thread. Inside forward,
+    loss or backward, vectorize it or compute constants once.
 
 How sure
-    High where the sampler or recorded frames name the line; medium where marks surround it or it comes back; low where
-    only the launching thread's own operators before and behind it show that the thread lived.
+    High if samples or Python frames show the line, otherwise medium or low.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""Something is compiled again in steady steps.
+"""Code is compiled again in steady steps.
 
 What it looks for
-    Idle inside frames of Dynamo, Inductor or Triton while they compile, or inside calls that load device code, that
-    recur in half of the steps or more.
+    Idle time while Dynamo, Inductor or Triton compile, or while GPU code is loaded, in half of the steps or more.
 
 Why it costs
-    A compilation takes 0.1 to 30 s and the device waits for it. It comes back when a guard fails each time: a shape,
-    a Python number or an attribute that changes from step to step.
+    A compilation takes 0.1–30 s, and the GPU waits. It repeats if a guard fails: a shape, a number or an attribute
+    changes from step to step.
 
 What to do
-    Mark the changing dimension dynamic, pad to a few sizes, or keep changing Python numbers out of the compiled code.
+    Mark the changing dimension as dynamic with `torch._dynamo.mark_dynamic(x, 0)`, or pad to a few sizes.
     `TORCH_LOGS=recompiles` prints the guard that failed.
 
 How sure
-    High: the compiler leaves its own marks.
+    High.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
-"""The forward runs a second time in the backward: activation checkpointing.
+"""Activation checkpointing runs the forward a second time in the backward.
 
 What it looks for
-    Operators of a forward (`linear`, convolutions, embeddings, norms, attention, activations) that run inside the
-    backward of autograd, and the kernels launched there up to the last of them: at least 5 % of the busy time, or of
-    the step with the host's time for them. Without a device: the operators' own time, at least 5 % of the step.
+    Forward operators, such as `linear` or norms, inside autograd's backward. Threshold: 5% of GPU busy time or of the
+    step.
 
 Why it costs
-    It is the price of the memory that checkpointing spares. Where the memory is there, the second forward buys nothing.
+    Checkpointing trades time for memory. With enough memory, the second forward gains nothing.
 
 What to do
-    Checkpoint fewer blocks, those that hold most memory for their time; or keep the results of matrix products and
-    recompute only what is cheap (selective checkpointing).
+    Checkpoint fewer blocks. Or keep the results of matrix products and recompute only cheap operators
+    (`torch.utils.checkpoint.create_selective_checkpoint_contexts`).
 
 How sure
-    High that it is recomputed. Free memory is stated only where it was recorded. What a compiled
-    backward recomputes inside its own kernels does not show.
+    High. Recomputation inside compiled kernels is not visible.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""A loop calls small operators, each of which needs the result of the call before.
+"""A loop calls small operators that each need the previous result.
 
 What it looks for
-    Lines that call the same operators at least four times in a step, where the longest chain of calls that need each
-    other has at least three quarters of them: a recurrent cell, a scan over time, a solver. What calling operators
-    takes: at least 5 % of the step. Loops with a backward pass in each turn, layers that follow each other, and what
-    one operator of torch calls, as `nn.LSTM` does on a CPU, are left out.
+    Lines that call the same operators at least four times per step, at least three quarters of them in one chain.
+    Examples: a recurrent cell, a scan over time, a solver. Threshold: the calls take 5% of the step.
 
 Why it costs
-    Each operator costs some microseconds to call, and on a GPU to launch, however little it computes. The calls follow
-    each other, so that nothing runs beside them.
+    Each call costs some microseconds, and the calls cannot overlap.
 
 What to do
-    Use one operator for the whole loop: `nn.LSTM` or `nn.GRU` for a cell, `cumsum`, `cumprod` or a convolution for a
-    linear scan. Otherwise move what does not depend on the state out of the loop, and compile its body.
+    Use one operator for the whole loop: `nn.LSTM`, `nn.GRU`, `cumsum`, `cumprod` or a convolution. Otherwise move work
+    that does not need the state out of the loop, and compile its body.
 
 How sure
-    High that the calls need each other: the data flow shows what each reads. Whether one operator computes the same
-    only the script's author knows. What it saves is estimated as for `independent-loop`.
+    High that the calls depend on each other. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """The model runs without gradients for a large part of every step: a rollout, generation, a teacher.
 
 What it looks for
-    Time before a step's first backward pass in which gradients are off, in at least half of the steps: intervals
-    between several calls count whole, since an environment is simulated between two calls of a policy. At least 20 % of
-    the run's time. Where operators are recorded, a model must run in it: a moving average of weights is other work. Of
-    one interval, in which a model is called four times or more; one call of a teacher is its own work. Calls that
-    repeat others (`computed-again`), or compute a prefix anew (`uncached-generation`), do not count.
+    Time with gradients off before the first backward pass, in at least half of the steps. Threshold: 20% of the run's
+    time.
 
 Why it costs
-    The model waits for an environment, or produces one token or action after the other in small batches; the update,
-    which is what a profile shows best, is the smaller part.
+    The model waits for an environment, or produces one token or action at a time.
 
 What to do
-    Step many environments at once and call the policy on all of them (vectorised environments), simulate in other
-    processes, keep a cache when generating, compile the policy; update more often on what was collected.
+    Step many environments at once and call the policy on all of them. Simulate in other processes, use a cache for
+    generation, or compile the policy.
 
 How sure
-    High for the time, which is measured in every step of the run. That it is a rollout follows from gradients being off
-    and no DataLoader being asked; a script that evaluates in every step looks the same.
+    High for the time. An evaluation in every step looks the same. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

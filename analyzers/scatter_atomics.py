@@ -1,21 +1,18 @@
-"""Adding rows at indices, by atomic operations that meet at the same addresses.
+"""Atomic additions collide at the same rows.
 
 What it looks for
-    The backward of advanced indexing, `index_put_(accumulate=True)`; or `scatter_add_`, `index_add_` and the backward
-    of embeddings, if these take more: at least 10 % of the busy time, at less than half of the bandwidth that their
-    bytes need.
+    The backward of `table[ids]`, or `scatter_add_`, `index_add_` and the backward of embeddings. Threshold: 10% of GPU
+    busy time, at less than half of the GPU's bandwidth.
 
 Why it costs
-    Each element is added by an atomic operation, or sorted first. Where many indices are the same, the additions wait
-    for each other.
+    Each element is added by an atomic operation. If many indices are equal, the additions wait for each other.
 
 What to do
-    `F.embedding` or `index_select` instead of `table[ids]`: their backward is made for it. `sparse=True` for large
-    tables. Sums over sorted segments with `torch.segment_reduce`.
+    Use `F.embedding(ids, table)` instead of `table[ids]`, and `sparse=True` for large tables. Sum sorted segments with
+    `torch.segment_reduce`.
 
 How sure
-    Medium: the time is measured and the bytes follow from the shapes, but not how often indices repeat. Without
-    recorded shapes nothing is found.
+    Medium: how often indices repeat is not recorded. Needs recorded shapes.
 """
 
 from __future__ import annotations

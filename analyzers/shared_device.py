@@ -1,16 +1,16 @@
-"""Other processes are on the same device.
+"""Other processes are on the same GPU.
 
 What it looks for
-    Processes that NVML lists on the device beside the script's own.
+    Processes on the GPU, listed by NVML, that are not part of the script.
 
 Why it costs
-    They share its time in slices, its memory, and its links. Every number of this recording holds their part too.
+    They use its time, memory and links. All times of this recording include their effect.
 
 What to do
-    Give the job a device of its own, or measure again when the others have gone.
+    Use a GPU without other processes, or measure again later.
 
 How sure
-    High that they were there. What they cost is given only where queued work waited; see device-contention.
+    High that they were there. See `device-contention` for their cost. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """Fourier transforms of a length that the library has no kernels for.
 
 What it looks for
-    Transforms (`aten::_fft_r2c`, `_fft_c2r`, `_fft_c2c`) of a length with a large prime factor. On a device: those that
-    run kernels of Bluestein's algorithm. Without one: lengths that take four times the operations of a fast length,
-    with MKL twice. What a fast length saves is at least 5 % of the busy time, without a device 3 % of the step.
+    Transforms whose length has a large prime factor. Threshold: a fast length saves 5% of GPU busy time, or on a CPU 3%
+    of the step.
 
 Why it costs
-    A library has kernels for small prime factors. Other factors are summed up directly, or the transform is computed
-    as a convolution of twice the length or more (Bluestein). A real transform of odd length becomes a complex one.
+    Libraries have fast kernels for small prime factors only.
 
 What to do
-    Take a length that is a product of 2, 3, 5 and 7. More zeros leave a convolution as it is; a shorter transform wraps
-    it around. A spectrum of another length has other frequencies.
+    Use a length that is a product of 2, 3, 5 and 7. For a convolution, pad with more zeros: the result stays the same.
+    A spectrum of another length has other frequencies.
 
 How sure
-    Medium: lengths and times are recorded, what a fast length takes follows from the number of operations. With MKL
-    on one thread 35 lengths measured 1.3 to 13.6 times as long as the next fast one, and 0.8 to 1.1 of the stated time
-    was saved. On an H200 a step with transforms of 20479 points became 30.2 ms shorter with 20480; 29.2 ms are stated.
-    What the transforms are for is read from padding and inverse transforms.
+    Medium: the saving is estimated from operation counts. Needs recorded shapes.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
-"""Heavy kernels run far below what the device can do.
+"""Heavy kernels run far below what the GPU can do.
 
 What it looks for
-    Operators whose work follows from their shapes (products, attention, pointwise operators, softmax, layer norm),
-    and whose kernels of 20 µs or more reach less than 40 % of the device's peak rate or bandwidth: together at least
-    10 % of the busy time.
+    Products, attention, pointwise operators, softmax and layer norm below 40% of the GPU's peak. Threshold: 10% of GPU
+    busy time, in kernels of 20 µs or more.
 
 Why it costs
-    The same work takes less than half the time in a kernel that fits its shape: good libraries reach 60 % of the peak
-    rate in large products and 80 % of the bandwidth.
+    Good libraries reach 60% of the peak rate and 80% of the bandwidth.
 
 What to do
-    Let a search pick the kernel (max-autotune), try another attention backend, or change the shape: sizes that are
-    multiples of 64, larger batches.
+    Try `torch.compile(model, mode="max-autotune")`, another attention backend, or other sizes: multiples of 64, larger
+    batches.
 
 How sure
-    Medium: the time is measured and the work follows from the shapes, but no shape reaches the peak, and what is
-    lost against a good kernel is an estimate. A device that is not in the table, and operators
-    without recorded shapes, are left out. Float32 products on tensor-core devices are left to full-precision-matmul,
-    written-out attention and runs of pointwise operators to their own rules.
+    Medium: the saving is an estimate. Needs recorded shapes. Unknown GPUs are not checked.
 """
 
 from __future__ import annotations

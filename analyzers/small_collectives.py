@@ -1,19 +1,17 @@
-"""Many collectives, each too small to fill the link.
+"""Many collectives are too small to fill the link.
 
 What it looks for
-    More than 10 collectives of under 100 µs a step, and the time in which one of them runs and no other kernel: at
-    least 1 % of the step.
+    More than 10 collectives of less than 100 µs per step that are not overlapped. Threshold: 1% of the step.
 
 Why it costs
-    A collective of a few kilobytes takes as long as its latency, 10 to 50 µs, whatever it carries. One for each
-    parameter pays that for each parameter.
+    A collective has a latency of 10–50 µs, however few bytes it carries.
 
 What to do
-    Reduce in buckets: DistributedDataParallel does it, FSDP wraps whole blocks; or put the tensors into one flat buffer
-    before the call.
+    Reduce in buckets, as DistributedDataParallel does, or wrap whole blocks in FSDP. Or put the tensors into one flat
+    buffer before the call.
 
 How sure
-    High for the time. What stays is one collective that moves the same bytes.
+    High for the time.
 """
 
 from __future__ import annotations

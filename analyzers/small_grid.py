@@ -1,19 +1,18 @@
-"""Long kernels that use only a part of the device.
+"""Long kernels use only a part of the GPU.
 
 What it looks for
-    Kernels of 20 µs or more with fewer thread blocks than half of the device's multiprocessors, while nothing else
-    runs: at least 10 % of the busy time.
+    Kernels of 20 µs or more with fewer thread blocks than half of the multiprocessors, while nothing else runs.
+    Threshold: 10% of GPU busy time.
 
 Why it costs
-    A thread block runs on one multiprocessor; the others have nothing to do until the kernel ends.
+    A thread block runs on one multiprocessor. The others have no work until the kernel ends.
 
 What to do
-    Give each kernel more to do: a larger batch, several small problems in one batched call; or run independent ones
-    on streams of their own.
+    Give each kernel more work: a larger batch, or one batched call such as `torch.bmm`. Or run independent kernels on
+    separate streams.
 
 How sure
-    Medium: the number of blocks is recorded, but how far the work can be spread is not. Nothing is found where the
-    trace lacks the grid or the number of multiprocessors. Collectives use few blocks on purpose and do not count.
+    Medium: the work may not split further.
 """
 
 from __future__ import annotations

@@ -1,25 +1,19 @@
 """Ranks wait for one that comes late to the collectives.
 
 What it looks for
-    The collectives that the ranks share, and each rank's own time: what of a step, up to its last collective, it does
-    not spend in collectives. A rank is late where its own time exceeds that of its equals (ranks that exchange alike)
-    by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway, or where
-    steps by themselves or the time of hundreds of operators show it; or where two thirds of the waiting is for it in
-    more steps than by chance, or 95 % of waiting that takes 5 % of the step. Ranks that are late in turns, a group
-    whose links are slow, a rank that begins the window late, bubbles of a pipeline and an uneven all-to-all are named.
+    A rank whose time outside collectives exceeds that of similar ranks by 1% of the step, in seven of ten steps. Also
+    ranks that take turns, slow links and late starts.
 
 Why it costs
-    A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
+    A collective ends when the last rank arrives, so all ranks are as slow as the slowest.
 
 What to do
-    The cause is what the late rank spends more time on than its equals do, and not its own largest cost; the line is
-    where that difference is largest. Where everything is slower there, look at its clocks, its temperature and what
-    else runs on it. Where ranks take turns, let logging, checkpoints and the garbage collector run at the same step on
-    all ranks.
+    Look at the reported line: the late rank spends more time there than the others. If everything is slower, check
+    clocks, temperature and other processes. If ranks take turns, run logging, checkpoints and garbage collection at the
+    same step on all ranks.
 
 How sure
-    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
-    late rank lacked a core for half of that. Nothing is found where ranks share no collectives, or half a group lacks.
+    High with five or more steps, low with one. Needs traces of all ranks.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""A task waits for another stream.
+"""A kernel waits for another stream.
 
 What it looks for
-    Idle of at most 50 µs before a task that was already launched, when the task that ended at the gap's start ran on
-    another stream. What lasts longer waits for something else, since nothing runs on any stream meanwhile.
+    Gaps of at most 50 µs before a launched kernel, right after a kernel of another stream.
 
 Why it costs
-    The event between two streams takes its time to travel, and everything behind the waiting task waits too.
+    The event between two streams takes time, and all work after it waits too.
 
 What to do
-    Wait later (just before the result is used), or keep dependent work on one stream.
+    Call `wait_stream()` later, just before the result is used, or keep dependent work on one stream.
 
 How sure
-    Medium: the wait is inferred from the streams unless sync events were recorded.
+    Medium: the wait is inferred unless stream events were recorded.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""The device runs below its clock.
+"""The GPU runs below its maximum clock.
 
 What it looks for
-    Readings of NVML while the device works: in at least 20 % of them it names a limit (power, temperature, hardware),
-    and the clock then is under 90 % of what the board allows.
+    NVML readings during work: at least 20% show a limit (power, temperature, hardware) and a clock below 90% of that
+    maximum.
 
 Why it costs
-    Kernels that compute take longer in proportion to the clock; those that move memory suffer less.
+    Kernels that compute slow down in proportion to the clock. One hot GPU delays all ranks.
 
 What to do
-    Raise the power limit if the machine allows it, mind the cooling, and compare nodes: one hot GPU holds all ranks
-    back. A board at its highest limit is as it should be: it costs no time that could be had back.
+    Raise the power limit if allowed, check the cooling, and compare nodes. If the limit is already at its maximum,
+    nothing can be gained.
 
 How sure
-    Medium: clocks and reasons are the driver's own, every tenth of a second. What is lost takes all busy time to scale
-    with the clock, which is the most it can be.
+    Medium: the cost is an upper bound. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""Operators compute in a wider type than what goes in and what comes out.
+"""Operators compute in a wider type than their inputs and results.
 
 What it looks for
-    Operators in float64 between tensors of fewer bits, and matrix products in float32 of 16-bit tensors whose result
-    becomes 16-bit again. At least 3 % of the step.
+    float64 operators between tensors of fewer bits. Also float32 matrix products of 16-bit tensors with a 16-bit
+    result. Threshold: 3% of the step.
 
 Why it costs
-    float64 moves twice the bytes of float32, and most GPUs compute it at 1/32 to 1/64 of the rate.
+    float64 moves twice the bytes of float32. Most GPUs compute it at 1/32 to 1/64 of the rate.
 
 What to do
-    Leave the conversion out, or convert where the data enter the script.
+    Remove the conversion, or convert the data once when they enter the script.
 
 How sure
-    High that the type is wider, medium if weights or a state have it too. Whether the digits are needed only the
-    script's author knows.
+    High that the type is wider. Only you know whether the digits are needed. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
-"""Tokens are generated one by one, each from the whole of what came before it.
+"""Each token is generated from the whole sequence again.
 
 What it looks for
-    In a step, or where a step is one call of a model in inference over several of them, four calls or more in which
-    products with the same weights have an input that is longer by the same each time: 64, 65, 66 positions. In
-    inference that follows batches of any length, a `cat` of the input and the new piece as well. What operators compute
-    of positions that the call before had, beyond the cost of calling them: at least 5 % of the step, or of the busy
-    time.
+    Four or more calls of a model whose input grows by the same length each time: 64, 65, 66 positions. Threshold: 5% of
+    the step or of GPU busy time.
 
 Why it costs
-    Each token costs a forward over all positions, so that a sequence costs the square of its length. Keys and values of
-    earlier positions do not change, and the new position needs nothing else of them.
+    Each token costs a forward over all positions. Keys and values of earlier positions do not change.
 
 What to do
-    Keep the keys and values (`use_cache=True`, a cache of the model's own), and give the model the new position alone.
+    Cache keys and values (`use_cache=True`), and pass only the new position to the model.
 
 How sure
-    High that inputs grow. That positions do not change once they are there holds for models that look back alone; one
-    that looks ahead needs the whole input again.
+    High, unless positions attend to later ones. Needs recorded shapes.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""A queued task did not start, and nothing in the trace shows why.
+"""A queued kernel did not start, and the trace does not show why.
 
 What it looks for
-    Idle of 10 µs or more before a task that was already queued, that no other rule accounts for.
+    Gaps of 10 µs or more before a queued kernel that no other rule explains.
 
 Why it costs
-    The device stands although work is queued: a wait on an event of unrecorded work, a power or clock change, another
-    process, or missing records.
+    The GPU is idle although work is queued. Possible causes: an unrecorded event, a clock change, another process,
+    missing records.
 
 What to do
-    Capture with `diagnose trace`, which records stream waits and the device's clocks.
+    Record with `diagnose trace`, which includes stream waits and GPU clocks.
 
 How sure
-    The idle is certain; its cause is not named because the trace does not show it.
+    High for the idle time.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""The host launched nothing, and nothing in the trace shows why.
+"""The CPU launched nothing, and the trace does not show why.
 
 What it looks for
-    Idle in which no thread that drives the device recorded any event, and neither frames nor samples show what it did.
-    Without a device, the time between operators of a program that runs no Python. Before tasks whose launch is not in
-    the file, nothing shows that it was the host.
+    Idle time in which no launching thread has an event, a Python frame or a sample.
 
 Why it costs
-    The device waits for a host whose doings were not recorded.
+    The GPU waits for a CPU whose work was not recorded.
 
 What to do
-    Capture with `diagnose trace`, whose sampler records the line that the training thread executes.
+    Record with `diagnose trace`. Its sampler shows the line that the training thread executes.
 
 How sure
-    The idle is certain; its cause is not named because the trace does not show it.
+    High for the idle time.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """Attention, a norm, a loss, an activation or a rotary embedding is written out in single operators.
 
 What it looks for
-    Pointwise operators and reductions, called by the script itself, which hand each other values that nothing else
-    reads and which together compute a norm, a loss, GELU, a gated activation or a rotary embedding, and without a
-    device what lies between the two products of an attention; with one that is the rule `unfused-attention`. What their
-    backward pass does counts. The part that a fused operator leaves out: at least 3 % of the step. An attention that
-    drops scores does not count: on a CPU no fused operator does.
+    Pointwise operators and reductions in the script that together compute one of these. On a GPU, `unfused-attention`
+    reports attention. Threshold: a saving of 3% of the step.
 
 Why it costs
-    Each operator reads its inputs from memory and writes its result there for the next one to read, and the backward
-    pass keeps what lies between.
+    Each operator reads and writes whole tensors, and the backward pass keeps every intermediate result.
 
 What to do
-    Call torch's operator: `F.scaled_dot_product_attention`, `F.layer_norm`, `F.rms_norm`, `F.cross_entropy`,
-    `F.gelu(x, approximate="tanh")`, `F.glu`, or compile the function that holds the operators.
+    Call the fused operator: `F.scaled_dot_product_attention`, `F.layer_norm`, `F.rms_norm`, `F.cross_entropy`,
+    `F.gelu(x, approximate="tanh")` or `F.glu`. Or compile the function.
 
 How sure
-    Medium: what the operators compute follows from their names and from what they hand each other. What a fused
-    operator saves is estimated as the share of the bytes that need not be read or written.
+    Medium: the formula is inferred from the operators. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 """Attention is written out: product, softmax, product.
 
 What it looks for
-    A softmax between two batched products, with the scaling, masks, casts and dropout between them: together at least
-    2 % of the busy time, or of the step with the host's time for them. Without a device the rule `unfused` names it.
+    A softmax between two batched products. Threshold: 2% of GPU busy time or of the step. Without a GPU, see `unfused`.
 
 Why it costs
-    The scores, one for each pair of positions, go to memory and back for each of those kernels. A fused kernel keeps
-    them on the chip.
+    Each kernel writes the scores of all pairs of positions to memory. A fused kernel keeps them on the chip.
 
 What to do
-    Call `scaled_dot_product_attention`, or choose it where the model has a switch.
+    Call `F.scaled_dot_product_attention`, or select it in the model's configuration.
 
 How sure
-    High that it is written out, if the operators' shapes were recorded. What is lost is the time between the two
-    products, which a fused kernel does not need; what it saves in the products is not counted.
+    High. The cost excludes the two products. Needs recorded shapes.
 """
 
 from __future__ import annotations

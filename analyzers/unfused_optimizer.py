@@ -1,22 +1,18 @@
 """The optimizer updates parameters one by one.
 
 What it looks for
-    `Optimizer.step` with 50 launches or more per call, most of them not multi-tensor kernels: the idle inside it, and
-    the pauses between its kernels where they were queued behind others. And kernels of Adam and AdamW that are not
-    fused, where they were queued behind others: their time beyond one pass over parameters, gradients and state, from
-    5 % of the busy time on. In a CUDA graph, which holds no mark of the step, these are known by their divisions
-    (`addcdiv`).
+    `Optimizer.step` with 50 or more launches, most of them single-tensor kernels. Also unfused Adam and AdamW on a busy
+    GPU, if a fused kernel saves 5% of GPU busy time.
 
 Why it costs
-    A for-loop optimizer launches several tiny kernels for each tensor. The device finishes each before the next is
-    launched. And each of eight kernels reads and writes whole tensors again, with multi-tensor kernels too.
+    A loop over parameters launches several tiny kernels per tensor. Even `foreach` kernels read whole tensors several
+    times.
 
 What to do
-    `fused=True` (one kernel for all tensors), or `foreach=True` where fused is not supported.
+    Pass `fused=True` to the optimizer, or `foreach=True` if fused is not supported.
 
 How sure
-    High: the optimizer marks its own step, and the launches in it are counted. That a fused kernel takes a third of the
-    time holds where memory limits both.
+    High.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""The recording is of a cold start, not of steady steps.
+"""The recording shows a cold start, not steady steps.
 
 What it looks for
-    Idle inside calls that a program makes once: device code being loaded (a launch of over 1 ms, `cuModuleLoad*`,
-    stream and event creation, lazy loading of functions and modules), the first allocations, compilation, the capture
-    of a graph, an operator that is silent for a millisecond or more before a kernel runs for the first time in the
-    file, and a gap of a millisecond before the first run of a kernel that is three times as long as those before its
-    later runs. What recurs in the later steps is none of it.
+    Idle time inside work that a program does once: loading GPU code, first allocations, compilation, graph capture.
+    Work that recurs in half of the steps does not count.
 
 Why it costs
-    Once. A claim about the steady state cannot be made from such time.
+    These costs come once. They do not show what limits a steady step.
 
 What to do
-    Capture again after some steps; `diagnose trace` waits until step times have settled.
+    Record again after some steps. `diagnose trace` waits until step times are steady.
 
 How sure
-    High where the calls cover the idle time; what recurs in half of the steps or more is never booked here.
+    High if recorded calls cover the idle time.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""Loading computes what is known already, or wider than needed.
+"""Loading a sample does more work than needed.
 
 What it looks for
-    Some samples of the DataLoader are loaded again after the recording, and each expression of the script is looked
-    at: results that are the same in every sample, results that a sample has each time it is loaded, where the script
-    comes back to its samples, large results of which a sample cuts out a part, and arrays of float64 that become
-    narrower before the step gets them. At least 3 % of the step, where it waits for its batches.
+    diagnose loads some samples again and compares what each expression returns. It looks for results that never change,
+    unused parts of large results, and float64 arrays. Threshold: 3% of the step.
 
 Why it costs
-    The step waits for its next batch while a result is computed that was known before, or twice the bytes are moved.
+    The step waits for its batch while a known result is computed again, or twice the bytes are moved.
 
 What to do
-    Compute it once: what is the same in every sample in the constructor, what belongs to a sample before the training.
-    Cut the part out first, and compute that. Convert to float32 where the array is made.
+    Compute shared results in the constructor, and results of each sample once before training. Crop first, then
+    compute. Create arrays as float32.
 
 How sure
-    High that the results are the same: their contents were compared. The same for a part: the operation was run on
-    that part alone, and its result compared. Medium for float64, whose digits only the script's author can judge.
+    High for repeated results and unused parts. Medium for float64: only you know which digits matter. Needs
+    `diagnose trace`.
 """
 
 from __future__ import annotations

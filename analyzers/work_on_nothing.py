@@ -1,24 +1,19 @@
 """Operators compute with zeros, padding, or rows that have no effect.
 
 What it looks for
-    What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
-    least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch, at
-    either end, of integers or of signals that loading was seen to fill up; rows without an effect, as of targets that a
-    loss ignores, behind the last operator that mixes rows; scores that a triangular mask hides; subnormal numbers on a
-    CPU; results of products and sorted rows of which at most half is read; rows of embedding tables that a step does
-    not look up, three quarters or more, in dense gradients and their updates. At least 3 % of the step.
+    Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
+    numbers. Also masked scores, unread results, and dense gradients of embedding tables. Threshold: 3% of the step.
 
 Why it costs
-    A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
+    Zeros take as long as other numbers. On a CPU, subnormal numbers take far longer.
 
 What to do
-    Look rows up by index, use a sparse matrix, cut the padding off, gather the rows that count before the last layers,
-    call a fused attention with `is_causal=True`, flush subnormal numbers, slice before the product, call
-    `torch.topk` in place of a sort, or let embedding tables have sparse gradients.
+    Look rows up by index. Pad each batch to its own longest row. Select labeled rows before the last layers. Use
+    `is_causal=True`, `torch.topk` instead of a sort, `torch.set_flush_denormal(True)`, or
+    `nn.Embedding(..., sparse=True)`.
 
 How sure
-    High for one-hot rows, padding and triangles, which were seen whole. The avoidable part is the share of the
-    elements, rows or positions; for subnormal numbers, the time beyond that of like operators.
+    High for one-hot rows, padding and masks. Needs `diagnose trace`.
 """
 
 from __future__ import annotations

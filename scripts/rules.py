@@ -51,7 +51,8 @@ GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
 HEAD = """# The rules
 
 Made by `scripts/rules` from [analyzers](../analyzers), one file per rule. Reports and the JSON name a rule by its id.
-`diagnose explain ID` prints its page.
+`diagnose explain ID` prints its page. The threshold is the smallest cost that is reported. *How sure* is about the
+cause.
 """
 
 
