@@ -100,7 +100,9 @@ class AvoidableRule(NamedTuple):
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:
         """Claim the host's time for what can be avoided."""
-        return worth_claiming(t, left, self._host_time(t), self.min_share)
+        flow = t.flow
+        time = self._host_time(t, flow, self._parts(t, flow)) if flow is not None else EMPTY
+        return worth_claiming(t, left, time, self.min_share)
 
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
@@ -122,11 +124,8 @@ class AvoidableRule(NamedTuple):
             replace(each, where=where or each.where, operators=first.work.operators, without=without) for each in found
         ]
 
-    def _host_time(self, t: Tables) -> Intervals:
-        flow = t.flow
-        return (
-            union(EMPTY, *(self.time_of(t, flow, one) for one in self._parts(t, flow))) if flow is not None else EMPTY
-        )
+    def _host_time(self, t: Tables, flow: Flow, parts: Iterable[Avoidable]) -> Intervals:
+        return union(EMPTY, *(self.time_of(t, flow, one) for one in parts))
 
     def _parts(self, t: Tables, flow: Flow) -> list[Avoidable]:
         time = t.tasks.end - t.tasks.start
@@ -174,7 +173,7 @@ class AvoidableRule(NamedTuple):
 
     def _removal(self, t: Tables, flow: Flow, parts: Sequence[Avoidable]) -> Removal:
         """Return what goes with the parts: of blocking calls those that wait for copies from the host."""
-        host = union(EMPTY, *(self.time_of(t, flow, one) for one in parts)) if self.frees_host else EMPTY
+        host = self._host_time(t, flow, parts) if self.frees_host else EMPTY
         calls = t.blocking_calls[contains(host, t.trace.events.start[t.blocking_calls])]
         spared = self._spared(t, flow, parts)
         tasks = np.flatnonzero(spared)
