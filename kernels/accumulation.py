@@ -1,4 +1,4 @@
-"""Accumulates gradients over several small batches, exactly as one large batch would give them.
+"""Accumulates gradients over small batches, exactly as one large batch would.
 
 What it cures
     `memory-pressure` at the batch size that training needs; and `exposed-communication`, since gradients are exchanged

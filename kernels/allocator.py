@@ -1,4 +1,4 @@
-"""Settings of the device's memory allocator: checked before the run, and chosen from what the allocator counted.
+"""Sets and checks options of the device's memory allocator.
 
 What it cures
     `memory-fragmentation`: memory that is reserved and cannot be used. `allocator-stall` and `memory-pressure` where

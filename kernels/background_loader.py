@@ -1,4 +1,4 @@
-"""Loads the coming batches on a thread while the current one is trained on.
+"""Loads the next batches on a thread during the step.
 
 What it cures
     `data-stall` where the training process loads by itself (``num_workers=0``) and worker processes are no way out: the

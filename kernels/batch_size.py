@@ -1,4 +1,4 @@
-"""Finds the largest batch that the device's memory holds, and the size from which more samples a second no longer come.
+"""Finds the batch size that fits into memory and is fastest.
 
 What it cures
     `memory-headroom` and `launch-bound`: launching costs the same for a larger batch. `memory-pressure` found out by

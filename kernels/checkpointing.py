@@ -1,4 +1,4 @@
-"""Computes blocks again in the backward pass instead of keeping what they computed: less memory for more time.
+"""Computes blocks again in the backward pass: less memory, more time.
 
 What it cures
     `memory-pressure`: activations that do not fit. With the memory that it frees, a larger batch that keeps the device

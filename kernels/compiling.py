@@ -1,4 +1,4 @@
-"""Compiles a model in place in the mode that fits what holds it back, warms it up, and returns the result.
+"""Compiles a model in the mode that fits its bottleneck.
 
 What it cures
     `launch-bound` and `unfused-elementwise`: many small operators become few kernels. `recompilation`: what compiles

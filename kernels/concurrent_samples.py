@@ -1,4 +1,4 @@
-"""Loads the samples of a batch at the same time, on threads, if loading one mostly waits.
+"""Loads the samples of a batch on several threads.
 
 What it cures
     `data-stall` and `off-cpu` where a sample waits for a disk, an object store or a service: a batch of 32 then waits

@@ -1,4 +1,4 @@
-"""Reads losses and metrics one step later, so that no step waits for the device.
+"""Reads losses and metrics one step later, without waiting.
 
 What it cures
     `host-sync` from `.item()`, `.tolist()`, `float(loss)` or `print(loss)` in the loop, and `exposed-copy` of results

@@ -1,4 +1,4 @@
-"""Dropout on a CPU with masks from 16-bit numbers, four from each draw of 64 bits.
+"""Draws dropout masks on a CPU from 16-bit numbers.
 
 What it cures
     `dropout-draws`: on CPUs where MKL does not draw, torch draws a dropout's mask number by number on one core, for

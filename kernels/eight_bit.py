@@ -1,4 +1,4 @@
-"""AdamW whose two moments take one byte a value instead of four, by bitsandbytes or torchao.
+"""Keeps AdamW's moments in 8 bits, by bitsandbytes or torchao.
 
 What it cures
     `memory-pressure`: AdamW's state is twice the model in float32; in 8 bits it is half of the model.

@@ -1,4 +1,4 @@
-"""Loads a checkpoint into a model without ever initialising or copying the weights: they are the file's own pages.
+"""Loads a checkpoint by mapping its file, without copies.
 
 What it cures
     `python-stall` at the start of a run: minutes of initialising weights that are overwritten at once, and a peak of

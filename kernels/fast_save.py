@@ -1,4 +1,4 @@
-"""Saves weights as safetensors files with an index: tensor by tensor, in files that `fast_load` maps.
+"""Saves weights as safetensors files that `fast_load` maps.
 
 What it cures
     `python-stall` and `periodic-stall` of saving and loading weights: nothing is pickled, no second copy of the model

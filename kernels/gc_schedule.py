@@ -1,4 +1,4 @@
-"""Runs Python's garbage collector between steps, on a schedule, and never over what lives for the whole run.
+"""Runs Python's garbage collector between steps, on a schedule.
 
 What it cures
     `gc-pause`: automatic collections inside a step, and `gc.collect()` calls that walk every object of the process.

@@ -1,4 +1,4 @@
-"""Masks and row selections of fixed size: nothing waits for the host to count, and nothing is copied needlessly.
+"""Selects rows by masks at a fixed size, without synchronization.
 
 What it cures
     `host-sync`: ``values[mask]`` has as many rows as the mask has ones, so the host waits for the device to count them.

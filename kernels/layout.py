@@ -1,4 +1,4 @@
-"""Gives convolutions the memory layout that tensor cores read, and reports the modules that lose it again.
+"""Keeps convolutions in channels_last.
 
 What it cures
     `layout-copy`: kernels that turn NCHW into NHWC and back around each convolution. Part of `slow-kernel` where

@@ -1,4 +1,4 @@
-"""Batches of samples of like lengths, each within a budget of padded tokens; the budget is found on a few real steps.
+"""Builds batches of similar lengths within a token budget.
 
 What it cures
     Padding: a batch is as long as its longest sample, and what is filled up is computed too. With it `straggler` of

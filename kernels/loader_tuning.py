@@ -1,4 +1,4 @@
-"""Measures what feeding a batch costs and rebuilds the DataLoader with the settings that hide it.
+"""Measures which DataLoader settings hide loading.
 
 What it cures
     `data-stall`: the step waits for batches that the training process loads itself, or that too few workers load.

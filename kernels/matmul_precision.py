@@ -1,4 +1,4 @@
-"""Lets float32 matrix products and convolutions use the tensor cores (TF32), and takes it back.
+"""Switches TF32 for float32 products and convolutions.
 
 What it cures
     `full-precision-matmul` where the model must stay in float32: on GPUs since Ampere TF32 products run several times

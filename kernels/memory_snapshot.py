@@ -1,4 +1,4 @@
-"""Lists the lines that hold the memory: at the peak of a step, and at the moment when there is none left.
+"""Lists the lines that hold memory at the peak.
 
 What it cures
     Nothing by itself; it names what to change for `memory-pressure` and `memory-fragmentation`, and what outlives a

@@ -1,4 +1,4 @@
-"""Keeps activations, or the optimizer's state, in host memory while the device does not need them.
+"""Keeps activations or the optimizer's state in host memory.
 
 What it cures
     `memory-pressure`: what is not needed between forward and backward pass, or between two steps, makes room.

@@ -1,4 +1,4 @@
-"""Builds an optimizer in the fastest implementation that its parameters allow.
+"""Builds an optimizer in the fastest implementation it has.
 
 What it cures
     `unfused-optimizer`, and the share of `launch-bound` that is the optimizer's own: a loop over the parameters runs

@@ -1,4 +1,4 @@
-"""Trains the first steps twice, as they are and in float32, and compares the losses before anything is lost.
+"""Compares the first losses with those of float32 training.
 
 What it cures
     Guesswork after a change for `full-precision-matmul` or any other remedy that may change numbers: it shows on this

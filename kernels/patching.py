@@ -1,4 +1,4 @@
-"""Replaces modules of a model by operators that do the same in one pass, lists them, and can restore them.
+"""Replaces modules by operators that work in one pass.
 
 What it cures
     `unfused-elementwise`, where a model's own classes write RMSNorm, GELU or SwiGLU out, as most language models do;

@@ -1,4 +1,4 @@
-"""Mixed precision in one object: the dtype, the scaler if it is needed, and the right order of a step.
+"""Mixed precision in one object: dtype, scaler, order of a step.
 
 What it cures
     `full-precision-matmul`: products run in bfloat16 or float16 on the tensor cores, and activations take half the

@@ -1,4 +1,4 @@
-"""Copies the coming batches to the device while the current one is computed on.
+"""Copies the next batches to the device during the step.
 
 What it cures
     `exposed-copy`, and the share of `data-stall` that is pinning and copying on the training thread.

@@ -1,4 +1,4 @@
-"""Saves checkpoints from a background thread: the step waits for a copy in host memory, not for the file.
+"""Saves checkpoints from a background thread.
 
 What it cures
     `periodic-stall` and `python-stall` at a line that saves: serialising and writing a checkpoint takes seconds, in

@@ -1,4 +1,4 @@
-"""Writes samples into tar shards once, before the run, for `WebShards` to read.
+"""Writes samples into tar shards for `WebShards`.
 
 What it cures
     `data-stall` of datasets of many small files: opening each costs more than reading it, on network file systems most.

@@ -1,4 +1,4 @@
-"""Splits a stream among ranks and loader workers, so that no sample is trained on twice.
+"""Splits a stream among ranks and workers.
 
 What it cures
     `data-stall` of an `IterableDataset`: with it a stream can be loaded by several workers. Without it each worker (and

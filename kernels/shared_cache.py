@@ -1,4 +1,4 @@
-"""Keeps what a deterministic stage of the dataset computed, in one copy for all workers and ranks of a machine.
+"""Caches a deterministic part of the dataset for all workers.
 
 What it cures
     `data-stall` where samples are slow to read or decode, and all of them, or the ones wanted most, fit the budget:

@@ -1,4 +1,4 @@
-"""Captures a whole training step as one CUDA graph and replays it: one launch instead of thousands.
+"""Captures a whole training step as one CUDA graph.
 
 What it cures
     `launch-bound` and `kernel-latency`: the host queues the step once, and no operator is dispatched again.

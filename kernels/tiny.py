@@ -1,4 +1,4 @@
-"""Shrinks a run so that a diagnosis takes minutes: fewer blocks or narrower layers of the model, few samples.
+"""Shrinks a model and its data for a quick diagnosis.
 
 What it cures
     No bottleneck: it makes a script that is too large to try often, or for the machine at hand (`memory-pressure`),

@@ -1,4 +1,4 @@
-"""Streams WebDataset shards (tar files) so that ranks and workers share them out, shuffled, in epochs of known length.
+"""Streams tar shards, split among ranks and workers.
 
 What it cures
     `data-stall` of datasets of many small files: tar shards are read sequentially, which disks and object stores are an

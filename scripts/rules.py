@@ -1,6 +1,6 @@
-"""Writes docs/rules.md and docs/changes.md from the files of both, and two tables of the modules of diagnose.kernels.
+"""Writes docs/rules.md and docs/changes.md from the files of both, and two lists of the modules of diagnose.kernels.
 
-One is in docs/remedies.md, the other one, with what was measured, in evaluation/pages/remedies.md.
+One is in docs/remedies.md, the other one, a table with what was measured, in evaluation/pages/remedies.md.
 
 With --check it only compares them.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
-from diagnose.changes import CHANGES, trial_words
+from diagnose.changes import CHANGES, trial_method
 from diagnose.changes.common.change import Change
 from diagnose.changes.common.inventory import provable, public_modules
 from diagnose.cli.explain import titles
@@ -58,21 +58,15 @@ cause.
 
 CHANGES_HEAD = """# The changes
 
-Made by `scripts/rules` from [diagnose/changes](../diagnose/changes), one file per change. `diagnose what-if --apply ID`
-predicts a change, `diagnose prove --apply ID` measures it. *Safety* is what happens to the numbers; a trial checks it.
-Changes that only you can make are listed [below](#advice).
+Made by `scripts/rules` from [diagnose/changes](../diagnose/changes), one file per change. `diagnose explain ID` prints
+one. `diagnose what-if --apply ID` predicts its saving, `diagnose prove --apply ID` measures it and compares the losses.
+
+*Applied by* `prove` means: in a trial, without an edit of your script. `diff` means: diagnose can write it into the
+script. {provable} of {changes} changes can be tried. [Advice](#advice) is what only you can do.
 """
 ADVICE_HEAD = """## Advice
 
-Code to paste, for changes that no edit, argument or module can make. `diagnose explain ID` prints it.
-"""
-
-
-MODULES_HEAD = """## Modules and their changes
-
-`diagnose prove` can make {provable} of {changes} changes: in the running process, or in a copy of the script.
-Rules give {advised} further pieces of advice. A change or advice uses {handed} of the {modules} public modules of
-`diagnose.kernels` ([remedies](remedies.md)).
+Code to paste. `diagnose explain ID` prints what to watch.
 """
 
 
@@ -115,11 +109,12 @@ def _rules_page() -> Iterator[str]:
 
 
 def _changes_page() -> Iterator[str]:
-    yield CHANGES_HEAD
+    yield CHANGES_HEAD.format(changes=len(CHANGES), provable=len(provable()))
     for name, change in CHANGES.items():
-        yield from _page_of(f"diagnose.changes.{name.replace('-', '_')}", name)
-        yield from (f"- **{heading}**: {text}" for heading, text in _properties(change))
-        yield ""
+        page = parse_page(CHANGES.module(name).__doc__ or "")
+        does, watch = (text for _, text in page.sections)
+        yield f"### {name}\n\n{page.summary} {does}\n"
+        yield from (f"- **Watch**: {watch}", f"- **Numbers**: {_numbers(change)}.", f"- {' '.join(_made(change))}", "")
     yield ADVICE_HEAD
     for name, title in titles().items():
         if name not in CHANGES:
@@ -128,43 +123,23 @@ def _changes_page() -> Iterator[str]:
             )
             yield f'- <a id="{name}"></a>`{name}` ({rules}): {title}.'
     yield ""
-    yield from modules_section()
 
 
-def modules_section() -> Iterator[str]:
-    """Yield which change hands over each module, and how that is proved."""
-    modules = public_modules()
-    handed = [m for m in modules if m.changes]
-    advised = sum(name not in CHANGES for name in titles())
-    yield MODULES_HEAD.format(
-        changes=len(CHANGES), advised=advised, provable=len(provable()), modules=len(modules), handed=len(handed)
-    )
-    yield "| module | changes | rules | in a trial |\n|---|---|---|---|"
-    for m in handed:
-        links = ", ".join(f"[{name}](#{name})" for name in m.changes)
-        rules = ", ".join(f"[{name}](rules.md#{name})" for name in m.rules)
-        yield f"| `{m.name}` | {links} | {rules} | {', '.join(dict.fromkeys(m.methods))} |"
-    yield "\nNo rule uses these:\n"
-    yield from (f"- `{m.name}`: {m.building_block}." for m in modules if m.building_block)
-    yield ""
-
-
-def _with_modules(name: str, table: Iterator[str]) -> Iterator[str]:
-    """Yield a page as it is, but for the table of modules between its marks."""
+def _with_modules(name: str, modules: Iterator[str]) -> Iterator[str]:
+    """Yield a page as it is, but for the modules between its marks."""
     before, _, rest = (ROOT / name).read_text(encoding="utf-8").partition(MODULES_BEGIN)
     yield f"{before}{MODULES_BEGIN}\n"
-    yield from table
+    yield from modules
     yield f"\n{MODULES_END}{rest.partition(MODULES_END)[2]}"
 
 
 def _remedies() -> Iterator[str]:
-    yield "| module | what it does | changes |\n|---|---|---|"
     for m in public_modules():
         if m.name.startswith("ops."):
             continue  # the page has a table of the operators
-        links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes) or "–"
+        links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes)
         summary = (import_module(f"diagnose.kernels.{m.name}").__doc__ or "").partition("\n\n")[0]
-        yield f"| `{m.name}` | {' '.join(summary.split())} | {links} |"
+        yield f"- `{m.name}`: {' '.join(summary.split())}{links and f' {links}'}"
 
 
 def _measured() -> Iterator[str]:
@@ -178,17 +153,21 @@ def _measured() -> Iterator[str]:
         yield f"| `{m.name}` | {by} | {methods} | {figures.cpu} | {script} | {figures.gpu} |"
 
 
-def _properties(change: Change) -> Iterator[tuple[str, str]]:
-    yield "Safety", f"{change.numerics.safety}."
-    yield "In a trial", trial_words(change.id)
-    yield "In a diff of the script", "written." if change.edit or change.edits_expressions else "not written."
-    rules = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.changes]
-    also = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.also]
-    links = [f"[{rule}](rules.md#{rule})" for rule in rules] + [f"[{rule}](rules.md#{rule}) also" for rule in also]
-    yield "Prescribed by", ", ".join(links) or "no rule"
+def _numbers(change: Change) -> str:
+    return change.numerics.safety.removeprefix("may change the numbers: ").replace("same numbers", "same", 1)
+
+
+def _made(change: Change) -> Iterator[str]:
+    """Yield how a change is made, for which rules, and by which modules."""
+    tried = "" if trial_method(change.id) == "by hand" else "`prove`"
+    needs = " (needs a GPU)" if change.patch is not None and change.patch.needs_gpu else ""
+    written = "diff" if change.edit or change.edits_expressions else ""
+    yield f"**Applied by**: {', '.join(filter(None, (f'{tried}{needs}', written)))}."
+    rules = [meta.id for meta in analyzers.META.values() if change.id in (*meta.changes, *meta.also)]
+    yield f"**Rules**: {', '.join(f'[{rule}](rules.md#{rule})' for rule in rules) or 'none, use `--apply`'}."
     modules = ", ".join(f"`{module}`" for module in (change.remedy, *change.modules) if module)
     if modules:
-        yield "Remedy", modules
+        yield f"**Remedy**: {modules}."
 
 
 def _page_of(module: str, name: str) -> Iterator[str]:

@@ -1,11 +1,11 @@
 """Run the forward under autocast.
 
 What it does
-    Lets products and convolutions run in bfloat16, and what needs float32 stay there. Devices without bfloat16 take
-    float16 and a GradScaler. Replayed from the shapes of the products and the device's 16-bit rate.
+    Wraps the forward: `with torch.autocast("cuda", dtype=torch.bfloat16): y = model(x)`. Products and convolutions run
+    in 16 bits; operators that need float32 keep it.
 
 What to watch
-    The loss curve beside the one in float32.
+    Keep `backward()` outside. Devices without bfloat16 take float16 and need a `GradScaler`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Run the forward under float16 autocast, with a GradScaler.
 
 What it does
-    The same as autocast, for devices without bfloat16: the loss is scaled so that small gradients do not vanish.
+    Does the same as `autocast` on devices without bfloat16. A `GradScaler` scales the loss, so that small gradients do
+    not vanish.
 
 What to watch
-    Steps whose gradients overflow are skipped. No rule prescribes it by this id; it is asked for by name.
+    Steps whose gradients overflow are skipped. A trial needs one optimizer and one scalar loss per `backward()`.
 """
 
 from __future__ import annotations

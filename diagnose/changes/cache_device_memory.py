@@ -1,11 +1,10 @@
 """Switch the caching allocator on again.
 
 What it does
-    Takes PYTORCH_NO_CUDA_MEMORY_CACHING out of the environment: freed blocks are kept and handed out again, without a
-    call of the driver.
+    Removes `PYTORCH_NO_CUDA_MEMORY_CACHING` from the environment. Freed memory is then reused without a driver call.
 
 What to watch
-    The variable is meant for finding faults of memory, and a debugging session may have left it behind.
+    Set the variable only while you debug memory errors.
 """
 
 from __future__ import annotations

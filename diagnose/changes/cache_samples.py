@@ -1,12 +1,12 @@
 """Keep decoded samples in memory that all workers share.
 
 What it does
-    Keeps what a deterministic stage of a sample computed, such as decoding, in one budget of memory for all workers;
-    from the second epoch on it is mapped instead of computed.
+    Caches a slow, deterministic part of a sample: `decode = SharedCache(4 << 30).stage(decode, version="1")`. From the
+    second epoch on, workers read it from memory.
 
 What to watch
-    Random augmentation stays behind the stage. The first epoch gains nothing. A trial keeps whole samples, of datasets
-    that draw no random numbers; it gains where its steps come to the second epoch.
+    Keep random augmentation outside of the cached function. A trial caches whole samples, and only those of datasets
+    without random numbers.
 """
 
 from __future__ import annotations

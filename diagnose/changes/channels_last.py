@@ -1,12 +1,11 @@
 """Keep images and convolutions in channels_last.
 
 What it does
-    Stores the model's weights and its images in the layout that the convolutions' kernels take, so that nothing is
-    converted between them.
+    `channels_last(model)` stores weights and images in the layout that convolution kernels use. Nothing is converted
+    between layers any more.
 
 What to watch
-    An operator in between that falls back to the other layout brings the conversions back. Dropout of images drops
-    other elements with the same seed, as it draws masks in the order of memory.
+    Call it before the model is compiled or wrapped. An operator that returns the other layout brings conversions back.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
-"""Make the line of a sample cheaper that most of the loading is spent on.
+"""Make the slowest line of a sample cheaper.
 
 What it does
-    Where the script hands a dataset with an index to the DataLoader by a variable, and no line of it is known to draw
-    random numbers, a list of all samples takes the dataset's place: one argument of the call, as a diff where its
-    length and its sampler are known. Else the line is named.
-
-    At least half of what the line takes is saved, at most all of it: its share of the loading, as exactly as so many
-    samples show a share; of samples that are prepared once, at most that of the whole sample. Without a device the
-    rest of the step may gain as well, at most three tenths of what is saved.
+    Names the line that takes most of the loading. Vectorize it, or compute its result once in `__init__`. If samples
+    never change, the diff passes a list of all samples to the DataLoader instead.
 
 What to watch
-    What is kept takes memory, in each worker too. What follows the first random draw, as a random crop, must run for
-    each sample. Computing once moves the cost to the start: it pays from the second epoch on, where the DataLoader is
-    made once. A list has none of the dataset's attributes: `loader.dataset` is the list then.
+    The list takes memory, in each worker too, and has none of the dataset's attributes. It pays from the second epoch
+    on. Code after the first random draw, such as a random crop, must run for each sample.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Compute repeated blocks again in the backward pass.
 
 What it does
-    Keeps the inputs of repeated blocks instead of all activations in them, and runs each block once more in backward.
+    `checkpoint_blocks(model)` keeps only the inputs of repeated blocks. The backward computes their activations again.
 
 What to watch
-    Up to a third more time; `plan_checkpoints` chooses the fewest blocks under a memory target.
+    A step takes up to a third longer. `plan_checkpoints` finds the fewest blocks for a memory target. Call it before
+    DDP, `fully_shard` and `torch.compile`.
 """
 
 from __future__ import annotations

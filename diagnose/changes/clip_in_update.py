@@ -1,13 +1,11 @@
 """Clip gradients within the update of AdamW.
 
 What it does
-    Updates all parameters in one launch, which multiplies the gradients by the clip factor as it reads them: clipping
-    makes no pass over the gradients of its own.
+    `FusedAdamW` replaces `torch.optim.AdamW` and clips during its update:
+    `optimizer.step(grad_scale=clip_factor(model.parameters(), 1.0))`. This saves a pass over all gradients.
 
 What to watch
-    State dicts are those of torch's AdamW without amsgrad. Only where gradients are clipped in every step. For 200
-    tensors a step with clipping took an H100 2.7 ms where `fused=True` took 2.9 (of 1000 numbers each, which the host
-    limits), and 4.1 ms where it took 5.0 (of a million each).
+    It needs Triton, AdamW without `amsgrad`, and clipping in every step. State dicts stay those of AdamW.
 """
 
 from __future__ import annotations

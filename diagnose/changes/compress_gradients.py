@@ -1,11 +1,10 @@
 """Send gradients in 16 bits.
 
 What it does
-    Installs a hook on DistributedDataParallel that casts gradients to bfloat16 for the exchange and back. Half of the
-    bytes are saved; the latency of each collective is not.
+    `install(ddp, "bf16")` adds a DDP hook that sends gradients as bfloat16. This halves the bytes, not the latency.
 
 What to watch
-    The cast takes time on the device, so that less than half of the transfer is gained.
+    The casts take time, so you gain less than half of the transfer.
 """
 
 from __future__ import annotations

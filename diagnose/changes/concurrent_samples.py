@@ -1,11 +1,11 @@
 """Load the samples of a batch at the same time, on threads.
 
 What it does
-    Wraps the dataset so that the samples of a batch are asked for by several threads: what they wait for is shared,
-    what they compute is not.
+    `ConcurrentSamples(dataset, threads=16)` loads the samples of a batch on several threads. It helps if loading waits
+    for a disk or a network.
 
 What to watch
-    Prescribed only where loading is known to wait. Batches of one sample have nothing to share.
+    Computation in Python is not sped up. Batches of one sample gain nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Select the fastest cuDNN algorithms by benchmark.
 
 What it does
-    Times cuDNN's algorithms for each shape at its first use and keeps the fastest.
+    Sets `torch.backends.cudnn.benchmark = True`. cuDNN then times its algorithms once per shape and keeps the fastest.
 
 What to watch
-    Shapes that keep changing are timed again each time. No rule prescribes it; it is asked for by name.
+    If shapes keep changing, each new one is timed again.
 """
 
 from __future__ import annotations

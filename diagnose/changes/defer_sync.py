@@ -1,10 +1,11 @@
 """Read a value a step later instead of waiting for it.
 
 What it does
-    Keeps the value on the device, copies it without waiting, and reads it when it has arrived.
+    Replaces `loss.item()` by `metrics.push(step, loss=loss.detach())`. The value is copied without waiting, and read
+    one step later.
 
 What to watch
-    A decision in the same step that depends on the value has to stay.
+    If a decision in the same step depends on the value, the wait must stay.
 """
 
 from __future__ import annotations

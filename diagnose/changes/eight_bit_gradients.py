@@ -1,11 +1,12 @@
 """Send gradients in 8 bits.
 
 What it does
-    Installs a hook on DistributedDataParallel that sends a quarter of the bytes; what rounding dropped is added to the
-    next step's gradients.
+    `install(ddp, "int8")` adds a DDP hook that sends a quarter of the bytes. Rounding errors are added to the next
+    step's gradients.
 
 What to watch
-    About six passes over the gradients, and every rank receives from every other: beyond eight ranks nothing is gained.
+    It costs about six passes over the gradients. Beyond eight ranks nothing is gained. Save `hook.state_dict()` on
+    every rank.
 """
 
 from __future__ import annotations

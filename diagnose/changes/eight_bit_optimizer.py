@@ -1,10 +1,10 @@
 """Keep AdamW's moments in 8 bits.
 
 What it does
-    Makes AdamW of bitsandbytes or torchao, with embeddings in 32 bits: its state takes about a quarter.
+    `eight_bit_adamw(model, lr=lr)` replaces `torch.optim.AdamW`. Its state takes about a quarter of the memory.
 
 What to watch
-    The loss curve beside that of 32 bits. Checkpoints hold the quantised state.
+    It needs bitsandbytes or torchao. Embeddings keep 32 bits. Checkpoints contain the quantized state.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Let the allocator's segments grow in place.
 
 What it does
-    Sets an option of torch's caching allocator: it reserves addresses and maps memory into them, so that a block that
-    does not fit needs no new segment and no `cudaFree` before it.
+    Sets `PYTORCH_ALLOC_CONF=expandable_segments:True` (before torch 2.9: `PYTORCH_CUDA_ALLOC_CONF`). A block that does
+    not fit then needs no `cudaFree` first.
 
 What to watch
-    `torch.cuda.empty_cache()` in the loop undoes it; take it out. What was mapped once stays: calls that take from the
-    driver what was given back before go, and those beyond them stay at least, since memory still grows there. Their
-    share is that of the recorded calls.
+    It needs Linux and a driver with virtual memory management. Remove `torch.cuda.empty_cache()` from the loop, because
+    it undoes the gain.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Flush subnormal numbers to zero on the CPU.
 
 What it does
-    Sets a mode of the CPU's arithmetic, in which a number below 1.2e-38 is 0 as an input and as a result.
+    `torch.set_flush_denormal(True)` makes the CPU treat numbers below 1.2e-38 as 0. Arithmetic with them is slow.
 
 What to watch
-    The mode is a thread's own, and threads inherit it: set it before the first operator, and in what starts processes
-    or threads of its own. Not all CPUs have it; the call returns False then.
+    Call it before the first operator, and in each process that the script starts. A CPU without this mode returns
+    `False`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Fuse small kernels by compiling the model.
 
 What it does
-    Compiles the model, so that runs of small kernels become one, and the pauses between them go.
+    `torch.compile(model)` turns chains of small kernels into one. The pauses between them disappear.
 
 What to watch
-    Compiling takes tens of seconds at the first step, and again for each new shape.
+    Compiling takes tens of seconds, and again for each new shape.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Compute the cross entropy in one pass over the logits.
 
 What it does
-    Computes loss and gradient without a second tensor of the logits' size; together with the last layer, chunk by
-    chunk, without all of the logits.
+    `cross_entropy(logits, target)` replaces `F.cross_entropy` and needs no second tensor of the logits' size.
+    `linear_cross_entropy` includes the last layer and never stores all logits.
 
 What to watch
-    On an H100, of 2^26 logits, forward and backward took 0.29 ms where `F.cross_entropy` took 0.65 (8192 classes) or
-    0.85 (131,072). Together with the last layer it saves memory rather than time.
+    It needs Triton, integer classes and no class weights. Including the last layer saves memory rather than time.
 """
 
 from __future__ import annotations

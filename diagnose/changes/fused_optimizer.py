@@ -1,11 +1,10 @@
 """Use the fused implementation of the optimizer.
 
 What it does
-    Updates all tensors with a few launches, in one pass over parameters, gradients and state; a loop passes over them
-    three times or more.
+    Passes `fused=True` to the optimizer. A few launches then update all tensors in one pass over memory.
 
 What to watch
-    Adam, AdamW, SGD and Adagrad have one, for floating-point parameters.
+    Adam, AdamW, SGD and Adagrad have it, for floating-point parameters.
 """
 
 from __future__ import annotations

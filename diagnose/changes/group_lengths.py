@@ -1,11 +1,11 @@
-"""Give each batch samples of like lengths, within a budget of tokens.
+"""Build batches from samples of similar length, within a token budget.
 
 What it does
-    Sorts samples by length within windows and cuts batches whose padded size stays within a budget; the budget is found
-    on a few real steps. Less is padded, ranks get batches of one size, and the longest batch fits.
+    `find_length_batches(dataset, train_step)` sorts samples within windows and measures the budget on a few steps. Less
+    padding is computed, ranks get even batches, and the longest batch fits.
 
 What to watch
-    Batches hold other samples, and other numbers of them: divide the loss by its tokens.
+    Batch sizes vary, so divide the loss by its tokens. The length of each sample must be known.
 """
 
 from __future__ import annotations

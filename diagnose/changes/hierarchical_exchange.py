@@ -1,11 +1,11 @@
 """Reduce gradients inside each host first.
 
 What it does
-    Installs a hook on DistributedDataParallel that scatters inside a host, sums between hosts, and gathers inside: each
-    rank sends its share only over the slow links. On a single host groups are those that NVLink joins, by NVML.
+    `install(ddp, "hierarchical", mesh=two_levels("cuda", by="links"))` sums inside each host, then between hosts. Slow
+    links carry only each rank's share. On one host, NVLink groups count as hosts.
 
 What to watch
-    Hosts with equally many ranks in a row. NCCL does the same by itself where it detects the topology.
+    Each host needs the same number of consecutive ranks. NCCL may already do this by itself.
 """
 
 from __future__ import annotations

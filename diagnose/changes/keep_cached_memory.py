@@ -1,12 +1,11 @@
 """Keep the allocator's cached memory from step to step.
 
 What it does
-    Leaves `torch.cuda.empty_cache()` out of the loop. The call gives every unused block back to the driver, waiting for
-    the device, and the next step takes them all again.
+    Removes `torch.cuda.empty_cache()` from the loop. The call waits for the device, and the next step must allocate
+    everything again.
 
 What to watch
-    Other processes on the device get the unused memory only when this one ends. Between phases of different sizes, such
-    as training and evaluation, a single call is cheap.
+    Other processes get the unused memory only after this one ends. One call between training and evaluation is cheap.
 """
 
 from __future__ import annotations

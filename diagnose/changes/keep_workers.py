@@ -1,12 +1,10 @@
 """Keep the loader's workers between epochs.
 
 What it does
-    Makes the DataLoader with `persistent_workers=True`, so that an epoch does not begin with starting processes.
+    Passes `persistent_workers=True` to the DataLoader. An epoch then starts without starting processes.
 
 What to watch
-    Workers keep their copy of the dataset: what `set_epoch` changes there must reach them another way. No new seed is
-    drawn for the workers of an epoch from the generator that shuffles: from the second epoch on samples come in another
-    order than from workers that are started again.
+    Workers keep their copy of the dataset. Changes that you make to it between epochs do not reach them.
 """
 
 from __future__ import annotations

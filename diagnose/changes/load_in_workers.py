@@ -1,24 +1,12 @@
 """Load batches in worker processes, ahead of the step.
 
 What it does
-    Gives the DataLoader workers. With w of them a batch arrives every load/w, and the rest of the step runs meanwhile.
+    Passes `num_workers=N` and `persistent_workers=True` to the DataLoader. Batches are then loaded while the step
+    computes.
 
 What to watch
-    While loading computes it shares the cores with the step, which keeps one: workers are at most as many as the
-    others keep busy. While it waits it needs none. The saving lies between all of the stall and what is left of it
-    where load/w is longer than the rest of the step, or where all cores together are; at least nothing, where other
-    programs kept the training waiting for a core, and where each worker of a stream has to be given its part first.
-    Handing a batch over takes the worker and the training about 2 ms each: it is taken off, and where it costs about
-    what loading does, workers are not prescribed. Without a device operators keep a core for each of their threads:
-    while workers compute on one of those each operator waits for its last thread, and training goes on at a third of
-    its speed (measured on two cores). Where training and workers want more than half of the processors, two of these
-    may be threads of one core. While both compute, either is then taken to need 1.3 times as long, and for the least
-    that is saved 1.5 times; without a device workers are not prescribed where that leaves less than a fifth of the
-    loading to save.
-
-    The first epoch has the same order and the same random numbers as without workers. Later ones have not, since
-    `persistent_workers=True` draws no new seed for the workers of an epoch from the generator that shuffles. Where a
-    run must repeat one without workers, leave that argument out: workers are then started with each epoch.
+    Each worker holds a copy of the dataset. Workers that compute need free cores. Handing over a batch costs about 2
+    ms. To keep the order of later epochs, leave out `persistent_workers`.
 """
 
 from __future__ import annotations

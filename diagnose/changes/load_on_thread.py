@@ -1,12 +1,11 @@
 """Load the coming batches on a thread.
 
 What it does
-    Asks the loader for the next batches on a thread of the training process while the step runs, without workers.
+    `BackgroundLoader(loader)` loads the next batches on a thread while the step runs, without workers. It helps if
+    loading waits, or computes outside of the GIL.
 
 What to watch
-    Loading that computes in Python takes turns with the training thread: where samples show most of it at lines that
-    hold the interpreter's lock (loops over values, parsing, tables row by row), this is not offered. A dataset that
-    draws from the global random generators is loaded as before.
+    Samples computed in Python gain nothing. A dataset that draws from global random generators is loaded as before.
 """
 
 from __future__ import annotations

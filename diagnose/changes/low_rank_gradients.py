@@ -1,12 +1,12 @@
 """Send gradients as products of thin matrices.
 
 What it does
-    Installs PowerSGD on DistributedDataParallel: each matrix of gradients crosses the link as two thin ones, and what
-    they lack is added to the next step's.
+    `install(ddp, "power_sgd", rank=2, warm_up=1000)` sends each matrix of gradients as two thin ones. The error is
+    added to the next step's gradients.
 
 What to watch
-    Training takes another course: losses were 0.7 % above plain DDP's after 60 steps of a small network. Memory for
-    the errors, as large as the gradients.
+    The loss curve changes. The errors need as much memory as the gradients. `try_hooks` measures which hook keeps the
+    loss.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Make on the device what is copied to it.
 
 What it does
-    Calls the operators that make a tensor with `device=`, so that nothing is computed on the host and copied; what is
-    the same in each step is made once, before the loop.
+    Adds `device=` to the call that makes a tensor: `torch.eye(n).to(device)` becomes `torch.eye(n, device=device)`.
+    Tensors that never change are made once, before the loop.
 
 What to watch
-    Random numbers of the device differ from those of the host, and a trial leaves them alone.
+    Random numbers of the device differ, so a trial leaves random tensors on the host.
 """
 
 from __future__ import annotations

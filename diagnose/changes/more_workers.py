@@ -1,17 +1,11 @@
 """Load batches in more worker processes.
 
 What it does
-    Gives the DataLoader as many workers as keep up with the rest of the step, at least twice as many as it has; keeps
-    them between epochs and lets each prepare more batches.
+    Raises `num_workers` until loading keeps up with the step, at least to twice as many. It also sets
+    `persistent_workers=True` and a larger `prefetch_factor`.
 
 What to watch
-    Workers that are waited for deliver `num` batches in `num` steps, so that of `more` workers one arrives every
-    `num / more` steps. At least that much is gone only where what they compute leaves the step its core. Where a
-    trace does not show how many there are, their number is given as a multiple of today's, and what is saved at least
-    only where loading waits. Workers that compute are at most as many as cores, and waits that come with each epoch's
-    first batch need none more.
-
-    Workers that are kept for the first time change the order of later epochs, as load-in-workers does.
+    Workers that compute need free cores; more of them than cores gain nothing. Each worker holds a copy of the dataset.
 """
 
 from __future__ import annotations

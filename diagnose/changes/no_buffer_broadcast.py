@@ -1,10 +1,10 @@
 """Leave DistributedDataParallel's broadcast of buffers out.
 
 What it does
-    Makes DistributedDataParallel with `broadcast_buffers=False`, so that a forward does not wait for rank 0's buffers.
+    Passes `broadcast_buffers=False` to DistributedDataParallel. A forward then does not wait for rank 0's buffers.
 
 What to watch
-    Running statistics of batch norm then differ from rank to rank; SyncBatchNorm keeps them equal.
+    Batch-norm statistics then differ between ranks. `SyncBatchNorm` keeps them equal.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Remove .contiguous() before operators that accept strided tensors.
 
 What it does
-    Takes `contiguous()` out where the operator behind it reads a view as it is.
+    Changes `x.transpose(1, 2).contiguous() @ w` to `x.transpose(1, 2) @ w`. Products, attention and norms accept the
+    view.
 
 What to watch
-    `view` needs `reshape`, or another order of dimensions: a trial, which leaves the call out, then fails with that
-    error.
+    If a `view` follows, replace it by `reshape`. Otherwise the script raises an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Turn anomaly detection and blocking launches off.
 
 What it does
-    Operators record no stacks, gradients are not checked one by one, and launches return at once.
+    Removes `torch.autograd.set_detect_anomaly(True)` and `CUDA_LAUNCH_BLOCKING=1`. Operators then record no stacks, and
+    launches return at once.
 
 What to watch
-    A NaN is not reported where it arises any more: turn the setting on again for the run that looks for one.
+    A NaN is no longer reported at the operator that made it. Turn the check on while you look for one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Leave out fills of buffers that are written anyway.
 
 What it does
-    Sets gradients to None instead of zero, and makes buffers with `empty` where all of them is written.
+    Calls `zero_grad(set_to_none=True)`, and makes buffers with `torch.empty` if all of them is written.
 
 What to watch
-    Code that reads a gradient before the first backward finds None.
+    Code that reads a gradient before the first backward gets `None`.
 """
 
 from __future__ import annotations

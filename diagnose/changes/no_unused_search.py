@@ -1,10 +1,11 @@
 """Leave out the search for parameters that a forward does not use.
 
 What it does
-    Makes DistributedDataParallel with `find_unused_parameters=False`: no walk over the graph after each forward.
+    Passes `find_unused_parameters=False` to DistributedDataParallel. It then does not walk the graph after each
+    forward.
 
 What to watch
-    A step that leaves a parameter out raises then; such a model needs the search.
+    If a step leaves a parameter unused, DDP raises an error. Such a model needs the search.
 """
 
 from __future__ import annotations

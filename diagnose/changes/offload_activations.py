@@ -1,10 +1,11 @@
 """Keep activations in host memory until the backward pass needs them.
 
 What it does
-    Copies what autograd saves to pinned memory on a side stream, and back ahead of the backward pass.
+    Runs the forward under `with ActivationOffload():`. Saved tensors are copied to pinned memory, and back before the
+    backward needs them.
 
 What to watch
-    The link: where computing is faster than copying, the step waits for it.
+    If the copies take longer than the computation, the step waits for them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Keep the optimizer's state in host memory between steps.
 
 What it does
-    Takes the state to pinned memory after each step of the optimizer and brings it back before the next.
+    `offload_optimizer_state(optimizer)` moves the state to pinned memory after each update, and back before the next.
 
 What to watch
-    Both copies take part in the step; fetch() earlier hides the second.
+    Both copies lengthen the step. If you call `state.fetch()` earlier, the second one is overlapped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Send the signs of gradients.
 
 What it does
-    Installs a hook on DistributedDataParallel that sends one bit a gradient, and one magnitude for each block of 1024.
-    What the signs lack is added to the next step's gradients.
+    `install(ddp, "one_bit", warm_up=1000)` sends one bit per gradient and one magnitude per 1,024. The error is added
+    to the next step's gradients.
 
 What to watch
-    Training takes another course: compare the loss of the first thousand steps. About six passes over the gradients,
-    and every rank receives from every other: beyond 56 ranks nothing is gained.
+    The loss curve changes. It costs about six passes over the gradients. Beyond 56 ranks nothing is gained.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Let attention run in another backend.
 
 What it does
-    Restricts scaled_dot_product_attention to other backends, of which the fastest is to be kept. On AMD both fused
-    backends run the kernels of one library, AOTriton: there flash attention can take those of Composable Kernel.
+    Tries the other backends of `scaled_dot_product_attention` under `with sdpa_kernel([...]):`. Keep the fastest. On
+    AMD, `torch.backends.cuda.preferred_rocm_fa_library("ck")` selects Composable Kernel.
 
 What to watch
-    A backend that does not support the shapes or the device raises. What Composable Kernel lacks stays with AOTriton.
+    A backend raises an error if it does not support the shapes or the device.
 """
 
 from __future__ import annotations

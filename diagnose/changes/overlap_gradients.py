@@ -1,11 +1,10 @@
 """Exchange gradients in buckets that start during the backward.
 
 What it does
-    Makes DistributedDataParallel with buckets of torch's own size, so that the first is sent while the backward goes
-    on. Replayed from the recorded reductions: gradients become ready evenly between the recorded buckets.
+    Passes `bucket_cap_mb=25` to DistributedDataParallel. The first bucket is then sent while the backward goes on.
 
 What to watch
-    The last bucket is ready when the backward ends, and stays visible.
+    The last bucket is ready only when the backward ends. Its transfer is not overlapped.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Let the model's own modules run operators of one pass.
+"""Replace modules by operators that read memory once.
 
 What it does
-    Finds modules that write RMSNorm, GELU, SwiGLU or a loss out as several kernels, and replaces their forward by one
-    operator that reads and writes memory once, forward and backward.
+    `patch(model)` finds modules that compute RMSNorm, GELU, SwiGLU or a loss in several kernels. One operator replaces
+    each.
 
 What to watch
-    A module is replaced only where random inputs gave the operator's results; what was left is listed with its reason.
+    It needs Triton. Call it before the model is compiled or wrapped. A module stays if random inputs give other
+    results; the printed list names the reason.
 """
 
 from __future__ import annotations

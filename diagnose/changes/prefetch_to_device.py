@@ -1,10 +1,10 @@
 """Pin the batches and copy them one step ahead.
 
 What it does
-    Copies the next batch from pinned memory on a side stream while the step computes.
+    `for batch in DevicePrefetcher(loader, device)` copies the next batch from pinned memory while the step computes.
 
 What to watch
-    One more batch lives on the device, and its copy on the host is pinned.
+    One more batch is kept on the device.
 """
 
 from __future__ import annotations

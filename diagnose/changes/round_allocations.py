@@ -1,13 +1,12 @@
 """Round the sizes of allocations up.
 
 What it does
-    Sets an option of torch's caching allocator, which then rounds each size up to a few divisions of a power of two:
-    sizes that differ a little take the same blocks, so that a freed one fits the next request. It stands in for
-    expandable segments where the device has none.
+    Sets `PYTORCH_ALLOC_CONF=roundup_power2_divisions:8`. Similar sizes then share blocks, so a freed one fits the next
+    request. Use it if the device has no expandable segments.
 
 What to watch
-    Up to an eighth more memory for each block. `torch.cuda.empty_cache()` in the loop undoes it; take it out. Calls
-    that take more from the driver than was given back stay at least, since memory still grows there.
+    Each block takes up to an eighth more memory. Remove `torch.cuda.empty_cache()` from the loop, because it undoes the
+    gain.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Save checkpoints from a background thread.
 
 What it does
-    Copies what is to be saved to the host, and writes the file on a thread while the next steps run.
+    `BackgroundSaver().save(state, path)` copies the state to host memory. A thread writes the file while the next steps
+    run.
 
 What to watch
-    The file is not there yet when the call returns. The diff waits for it before every statement that may use it: all
-    but arithmetic, calls of torch and of the model, and logging. Functions of the same file are followed. If nothing is
-    left that can run while the file is written, no diff is made: save less often. Host memory for one copy. Ranks that
-    save parts of one checkpoint all call `save_sharded`. A run that ends waits for the last file, and a file that could
-    not be written ends the process with a sentence and an exit code that is not 0. Each file appears whole or not at
-    all. What saves into an open file or a buffer stays as it is.
+    It needs memory for one copy. The file is incomplete until `saver.wait()` returns. The diff adds this call before
+    code that may use the file. If all following code may, there is no diff: save less often. A failed write ends the
+    run with an error.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Collect garbage on a schedule.
 
 What it does
-    Freezes the objects that live after the warm-up, switches automatic collection off, and collects every so many
-    steps between two of them.
+    Calls `gc.freeze()` and `gc.disable()` after the warm-up, then `gc.collect()` every 100 steps.
 
 What to watch
-    Cycles wait for the next collection; what they hold stays in memory until then.
+    Reference cycles keep their memory until the next collection.
 """
 
 from __future__ import annotations

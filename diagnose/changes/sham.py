@@ -1,10 +1,10 @@
 """Change nothing: the control of a trial.
 
 What it does
-    Nothing. A trial of it shows what `diagnose prove` calls a gain where there is none.
+    Changes nothing. A trial of it shows how large a difference your machine shows without any change.
 
 What to watch
-    No rule prescribes it; it is asked for by name.
+    If it shows a gain, use a quieter machine or a larger `--budget`.
 """
 
 from __future__ import annotations

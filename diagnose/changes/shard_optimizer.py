@@ -1,11 +1,11 @@
 """Split the optimizer's state over the ranks.
 
 What it does
-    Lets each rank keep and update the state of its share of the parameters, beside DistributedDataParallel (ZeRO,
-    first stage).
+    `zero_optimizer(torch.optim.AdamW, model.parameters(), lr=lr)` replaces the optimizer, next to
+    DistributedDataParallel (ZeRO, first stage). Each rank keeps and updates its share of the state.
 
 What to watch
-    After each step the updated parameters are broadcast: the bytes of the model, not hidden.
+    After each step the updated parameters are broadcast: as many bytes as the model has, not overlapped.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Share a stream out among the workers.
 
 What it does
-    Wraps the IterableDataset so that each worker (and each rank) yields its own elements, every n-th one; without it
-    every worker runs through the whole stream.
+    Wraps the IterableDataset: `ShardedStream(dataset)`. Each worker and rank then yields every n-th element. Without
+    it, each worker yields the whole stream.
 
 What to watch
-    Each worker still reads what it does not yield. Batches consist of other samples than without workers.
+    Each worker still reads the elements that it skips.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Keep shapes and branches independent of values on the device.
 
 What it does
-    Replaces operators whose result has a shape that is computed on the device, and branches of Python that rest on a
-    tensor, by operators that compute on all elements: the host then has nothing to wait for.
+    Changes `x[mask].mean()` to `masked_mean(x, mask)`, and `if mask.any():` to `torch.where`. The CPU then does not
+    wait for a value.
 
 What to watch
-    Elements that do not count are computed too; with many of them that may take longer than the wait. A trial writes
-    sums, means and assignments under a mask anew; other lines are left to their author.
+    Masked elements are computed too; with many of them that may take longer than the wait. A trial rewrites sums, means
+    and masked assignments. You edit other lines.
 """
 
 from __future__ import annotations

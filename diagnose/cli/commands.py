@@ -187,8 +187,9 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
-    A PATH is a trace (.json, .gz, .zst, .zip), a tar or folder of them, a quoted pattern, a URL such as
-    s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor the script is needed.
+    A PATH is a trace (.json, .gz, .zst, .zip), a tar or a folder of them, or a quoted pattern. It can also be a URL
+    such as s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor
+    the script is needed.
     """
     shared.one_thread()
     from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
@@ -297,11 +298,10 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
-    """Run SCRIPT with each prescribed change and without it, in turns, and measure both.
+    """Run SCRIPT with each prescribed change and without it, and measure both.
 
-    The script runs in several processes at once, of which one at a time trains, for as long as it takes to be certain;
-    step time, losses and memory are compared. SCRIPT may be a capture folder, whose recorded command is run then.
-    Options go before SCRIPT.
+    Several processes run the script and take turns, until the result is certain. Step time, losses and memory are
+    compared. If SCRIPT is a capture folder, its recorded command is run. Options go before SCRIPT.
     """
     from diagnose.cli.prove import ProveRequest, prove_and_answer
     from diagnose.errors import UsageError
@@ -464,8 +464,8 @@ def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int
     file that --update wrote from several runs, or a single run; with --baseline there is no argument BASELINE.
     Options go before both.
 
-    Exit codes: 0 passed, or undecided because there are too few runs or they are too uneven; 3 slower; 7 not
-    comparable, as another device or batch size was used.
+    Exit codes: 0 passed, or undecided (too few or too uneven runs); 3 slower; 7 not comparable, such as another device
+    or batch size.
     """
     from diagnose.cli.gate import GateRequest, gate_and_answer
 
@@ -618,13 +618,13 @@ def completion(context: click.Context, shell: str) -> None:
     "--trust-client",
     is_flag=True,
     is_consent=True,
-    help="Allow prove to run scripts without confirmation: whether the client asks its user is up to the client.",
+    help="Allow prove to run scripts without confirmation; only the client decides whether its user must agree.",
 )
 def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
 
-    An agent's client starts this command. Before prove runs a script the client asks its user; a client that cannot
-    ask is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
+    An agent's client starts this command. Before prove runs a script, the client must get its user's consent. A client
+    that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
     """
     if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
         raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")

@@ -1,4 +1,4 @@
-"""Measures which size of gradient buckets makes the step shortest, on the real step and on all ranks.
+"""Measures which size of gradient buckets is fastest.
 
 What it cures
     `exposed-communication`: buckets that are too large start late, too small ones pay the latency of a collective

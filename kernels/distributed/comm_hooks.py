@@ -1,4 +1,4 @@
-"""Gradient exchange of DistributedDataParallel in fewer bytes, or in two levels: hooks by name, safely installed.
+"""Sends DDP gradients in fewer bytes or in two levels.
 
 What it cures
     `exposed-communication` where the link is the limit: gradients cross it in 16, 8 or 1 bits, as the largest of them,

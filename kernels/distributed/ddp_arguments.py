@@ -1,4 +1,4 @@
-"""Advises on DistributedDataParallel's arguments, from what a real model does in a few real steps.
+"""Recommends arguments of DDP from a few real steps.
 
 What it cures
     `buffer-broadcast`, `exposed-communication` of a single bucket, and the share of `launch-bound` that is the search

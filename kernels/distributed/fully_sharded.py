@@ -1,4 +1,4 @@
-"""Shards parameters, gradients and optimizer state over ranks, block by block (FSDP2), or within each host (HSDP).
+"""Shards parameters, gradients and optimizer state (FSDP2, HSDP).
 
 What it cures
     `memory-pressure`: each rank holds its share, and whole parameters of one or two blocks at a time.

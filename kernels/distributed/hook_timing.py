@@ -1,4 +1,4 @@
-"""Times the exchange of gradients, bucket by bucket, around any hook.
+"""Times the exchange of gradients, bucket by bucket.
 
 What it cures
     `exposed-communication` whose cause is unclear: it separates low bandwidth from too many buckets, and shows how much

@@ -1,4 +1,4 @@
-"""Tries gradient hooks on the real training before one is chosen: time, bytes, and what becomes of the loss.
+"""Compares gradient hooks in real training: time, bytes, loss.
 
 What it cures
     `exposed-communication`, by the hook that is measured to be fastest among those that keep the loss.

@@ -1,4 +1,4 @@
-"""Starts a rank: looks at the environment first, chooses the device and the backend, and ends cleanly.
+"""Starts a rank with the right device and backend.
 
 What it cures
     Runs that hang, that all use the first GPU, or that train on the same samples on every rank: `host-collective` time

@@ -1,7 +1,8 @@
-"""Exchanges parameters every few steps instead of gradients in each one (post-local SGD, Lin et al. 2018).
+"""Averages parameters every few steps instead of gradients.
 
 What it cures
-    `exposed-communication` and `straggler` time on slow links: ranks meet once in ``every`` steps.
+    `exposed-communication` and `straggler` time on slow links: ranks meet once in ``every`` steps
+    (post-local SGD, Lin et al. 2018).
 
 When it does not help
     Models whose averages train worse: the larger ``every`` and the learning rate, the further ranks drift. Buffers that

@@ -1,4 +1,4 @@
-"""Computes what a rank's memory will hold under each way of sharding, before anything is built.
+"""Estimates a rank's memory for each way of sharding.
 
 What it cures
     `memory-pressure` found out by trial: which of DDP, ZeRO, FSDP, hybrid sharding, tensor parallelism and a pipeline

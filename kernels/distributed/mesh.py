@@ -1,4 +1,4 @@
-"""Arranges ranks by the links between them: NVLink or one socket's PCIe, one host, several hosts.
+"""Groups ranks by their links: NVLink, PCIe, hosts.
 
 What it cures
     `exposed-communication` of collectives that cross between hosts more often than they need to: tensor parallelism

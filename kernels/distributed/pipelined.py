@@ -1,4 +1,4 @@
-"""Spreads the layers of a model over ranks as a pipeline, and feeds it small batches so that ranks work at once.
+"""Splits the layers of a model over ranks as a pipeline.
 
 What it cures
     `memory-pressure` of models too deep for a rank, over links too slow for `exposed-communication` of FSDP: only

@@ -1,4 +1,4 @@
-"""Compares a model on several ranks with the same model on one: losses step by step, then every parameter.
+"""Compares a model on several ranks with one process.
 
 What it cures
     Doubt before a long run, when `memory-pressure` or `exposed-communication` led to sharding: a wrong divisor, a

@@ -1,4 +1,4 @@
-"""Splits the linear layers of a model over ranks: columns first, rows after, one all-reduce for each pair.
+"""Splits linear layers over ranks, by columns and rows.
 
 What it cures
     `memory-pressure` of layers too large for a rank, and `exposed-communication` of FSDP at batches so small that

@@ -1,4 +1,4 @@
-"""Gives slower ranks smaller batches, by measured speed, and weights losses so that gradients stay exact.
+"""Gives slower ranks smaller batches and keeps gradients exact.
 
 What it cures
     `straggler`, and `exposed-communication` that is waiting for it: with unequal devices each step lasts as long as

@@ -1,4 +1,4 @@
-"""Splits the optimizer state over ranks, next to DistributedDataParallel (ZeRO, first stage).
+"""Splits the optimizer state over ranks (ZeRO, first stage).
 
 What it cures
     `memory-pressure` of the optimizer: of Adam's two copies of the model each rank keeps a share.

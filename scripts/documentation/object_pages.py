@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rules import GROUPS, modules_section
+from rules import GROUPS
 
 from diagnose import analyzers
 from diagnose.cli.explain import KINDS, ChangePage, RulePage, change_page, rule_pages, titles
@@ -32,7 +32,7 @@ def rules_index() -> str:
 
 
 def changes_index() -> str:
-    """Return the page that lists the changes, and the modules that make them."""
+    """Return the page that lists the changes."""
     return "\n".join(_changes_index())
 
 
@@ -100,7 +100,6 @@ def _changes_index() -> Iterator[str]:
     yield "`diagnose what-if --apply ID` predicts a change, `diagnose prove --apply ID` measures it.\n"
     rows = [(f"[{name}](changes/{name}.md)", f"{title}.") for name, title in titles().items()]
     yield from _table("| change | what it does |", rows)
-    yield from modules_section()
 
 
 def _table(heads: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
