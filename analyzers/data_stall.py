@@ -85,7 +85,7 @@ _LOOKED_UP = (
     Advice(
         id="cheaper-sampler",
         title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
-        numerics=identical("where the weights stay the same"),
+        numerics=identical("if the weights stay the same"),
         after="""# once, where the weights are made
 cumulative = np.cumsum({draw.weights})
 cumulative /= cumulative[-1]
@@ -115,7 +115,7 @@ picked = torch.searchsorted(cumulative, drawn, right=True)""",
     Advice(
         id="cheaper-sampler",
         title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
-        numerics=identical("where the weights stay the same"),
+        numerics=identical("if the weights stay the same"),
         after="""from itertools import accumulate
 
 # once, where the weights are made
@@ -159,7 +159,7 @@ if batch is None:   # the epoch has ended
     Advice(
         id="cheaper-sampler",
         title="Make the sampler cheaper{sampler_at}, or draw the indices of many batches at once",
-        numerics=identical("where each batch gets the same samples"),
+        numerics=identical("if each batch gets the same samples"),
         after="""import random
 
 import numpy as np

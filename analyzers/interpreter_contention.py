@@ -43,7 +43,7 @@ ADVICE = (
     Advice(
         id="move-to-process",
         title="Do the thread's Python work in a process, or once before the loop{there}",
-        numerics=identical("where the work draws no random numbers that others draw too"),
+        numerics=identical("if the work draws no random numbers that others draw too"),
         after="""# what depends on the sample alone: once, before the loop
 prepared = [preprocess(each) for each in inputs]
 # else in processes: a dataset's __getitem__ does the work, and its workers run ahead of the step

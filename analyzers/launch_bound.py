@@ -70,7 +70,7 @@ ADVICE = (
     Advice(
         id="fewer-guards",
         title="Reduce the guards that run before each compiled graph",
-        numerics=identical("where nothing changes that a guard was for"),
+        numerics=identical("if nothing changes that a guard was for"),
         before='model = torch.compile(model, mode="reduce-overhead")',
         after="""skip = torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe
 options = {"triton.cudagraphs": True, "guard_filter_fn": skip}   # as mode="reduce-overhead" has it

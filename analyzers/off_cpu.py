@@ -39,7 +39,7 @@ ADVICE = (
     Advice(
         id="wait-elsewhere",
         title="Move the wait out of the training thread",
-        numerics=identical("where the result does not depend on this step"),
+        numerics=identical("if the result does not depend on this step"),
         after="""from concurrent.futures import ThreadPoolExecutor
 
 background = ThreadPoolExecutor(8)

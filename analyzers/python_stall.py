@@ -80,7 +80,7 @@ ADVICE = (
     replace(
         _IN_PASS,
         title="Run the Python work of the hook{at} in fewer steps, or leave it out",
-        numerics=identical("where the work does not read what the step changes"),
+        numerics=identical("if the work does not read what the step changes"),
         after=_HOOK,
         needs="a hook that is not wanted in every step",
         when=lambda f, _: _is_the_scripts(f) and _caller(f) == "hook",
@@ -91,7 +91,7 @@ ADVICE = (
     replace(
         _IN_PASS,
         title="Call the library{at} one step ahead, on a thread of its own",
-        numerics=identical("where the work does not read what the step changes"),
+        numerics=identical("if the work does not read what the step changes"),
         after="""from concurrent.futures import ThreadPoolExecutor
 
 # a library computes it, and the script's own line calls it
@@ -124,7 +124,7 @@ result = pending.result()                        # one step later""",
     replace(
         _IN_PASS,
         title="Move the Python work{at} off the training thread",
-        numerics=identical("where the work does not read what the step changes"),
+        numerics=identical("if the work does not read what the step changes"),
         after="""from concurrent.futures import ThreadPoolExecutor
 
 # what waits for files or sockets: into a background thread, with copies that the next step does not change
@@ -138,7 +138,7 @@ background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.st
     replace(
         _IN_PASS,
         title="Make the Python work{at} cheaper, or do it in another process",
-        numerics=identical("where the work does not read what the step changes"),
+        numerics=identical("if the work does not read what the step changes"),
         after="""# less of it: in fewer steps, a dict or a set in place of a search, tensor operators in place of loops,
 # what stays the same once, before the loop; what is computed for each sample in the dataset, for its workers
 # else another process, which needs a core of its own; a thread helps only with what waits for files or sockets

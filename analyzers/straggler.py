@@ -86,7 +86,7 @@ ADVICE = (
     Advice(
         id="even-out-ranks",
         title="Balance work across ranks; align periodic pauses",
-        numerics=identical("where the samples stay the same"),
+        numerics=identical("if the samples stay the same"),
         before="if rank == 0 and step % 10 == 0:\n    save(model)",
         after="# the same number of samples, of like lengths, on every rank\n"
         f"sampler = DistributedSampler(dataset, shuffle=True)\n{_COLLECT}",

@@ -113,7 +113,7 @@ _ACCUMULATED = Advice(
 _CAPTURED = Advice(
     id="capture-step",
     title="Capture the whole step as one CUDA graph, without compiling",
-    numerics=identical("where nothing in the step depends on a value that the host reads"),
+    numerics=identical("if nothing in the step depends on a value that the host reads"),
     before="",
     after="""from diagnose.kernels.step_graph import StepGraph
 
@@ -221,7 +221,7 @@ observations, rewards, *_ = envs.step(actions.cpu().numpy())
     Advice(
         id="bound-work",
         title="Keep the work{at} from growing: use what is drawn or new, not all that is stored",
-        numerics=identical("where the step uses the same values"),
+        numerics=identical("if the step uses the same values"),
         after="""from collections import deque
 
 history = torch.zeros(1000, 8)
@@ -248,7 +248,7 @@ step(x)""",
     Advice(
         id="compute-less-often",
         title="Compute it once, only when it is read, or for what is new{there}",
-        numerics=identical("where it is the same in each step or only read now and then"),
+        numerics=identical("if it is the same in each step or only read now and then"),
         after="""# the same in each step: once, before the loop
 if step % 50 == 0:   # read now and then, as a metric or a statistic: only then
     ...

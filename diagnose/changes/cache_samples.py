@@ -32,7 +32,7 @@ def _applies(program: Program, finding: Finding) -> bool:
 CHANGE = Change(
     id="cache-samples",
     title="Keep decoded samples in memory that all workers share",
-    numerics=identical("where the cached stage is deterministic"),
+    numerics=identical("if the cached stage is deterministic"),
     patch=Patch(loading.cache_samples),
     proposal=Proposal(
         before="image = decode(path)",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # is left of a loop in Python. Of a line that took 13 ms, NumPy saved 7.4 to 9.3 ms and a constant 13.0 to 14.4.
 MIN_CHEAPER_SHARE = 0.5
 NORMAL_95 = 1.96  # standard errors of a share, 95 %
-_SAME_SAMPLES = identical("where a sample stays the same in each epoch and draws no random numbers")
+_SAME_SAMPLES = identical("if a sample stays the same in each epoch and draws no random numbers")
 _CHEAPER = """# less in the line: one call of NumPy, of tensors or of a C library, a dict in place of a search
 # what depends on the sample alone, before its first random draw: once, in __init__, and kept"""
 
@@ -86,7 +86,7 @@ def _most(share: float, samples: float) -> float:
 CHANGE = Change(
     id="cheaper-sample",
     title="Make the line of a sample cheaper that takes most of the loading",
-    numerics=identical("where the sample stays the same"),
+    numerics=identical("if the sample stays the same"),
     proposal=_proposal,
     applies=_applies,
     edits_expressions=True,

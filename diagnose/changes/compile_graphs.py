@@ -77,7 +77,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
             least=0.3 * graphable(finding),
             most=0.95 * graphable(finding),
             needs="inputs of one shape, no value read within the step, and memory for the graph",
-            numerics=identical("where no value is read within the step"),
+            numerics=identical("if no value is read within the step"),
         )
     if program.is_compiled:
         title = "Replay the compiled model's launches as one CUDA graph"

@@ -60,7 +60,7 @@ def _workers(facts: Facts) -> dict[str, object]:
 CHANGE = Change(
     id="concurrent-samples",
     title="Load the samples of a batch at the same time, on threads",
-    numerics=identical("where several threads may ask the dataset for samples at once"),
+    numerics=identical("if several threads may ask the dataset for samples at once"),
     patch=Patch(loading.concurrent_samples),
     edit=EditLoop(
         "with_threads", "threads", THREADS, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 MAX_ADVISED_WORKERS = 16
 MAX_COMPUTING = 0.3  # of loading: "little CPU"
-_SAME_DRAWS = "where samples do not draw from the main process's random state"
+_SAME_DRAWS = "if samples do not draw from the main process's random state"
 
 
 def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:

@@ -63,7 +63,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
 CHANGE = Change(
     id="load-once",
     title="Load all samples once, before training",
-    numerics=identical("where a sample stays the same in each epoch"),
+    numerics=identical("if a sample stays the same in each epoch"),
     patch=Patch(loading.load_once),
     proposal=_proposal,
     applies=_applies,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_SAME_DRAWS = "where samples do not draw from shared random state"
+_SAME_DRAWS = "if samples do not draw from shared random state"
 MAX_FACTOR = 16  # of two workers, the fewest that most scripts have
 
 

@@ -57,7 +57,7 @@ CHANGE = Change(
     id="no-buffer-broadcast",
     title="Do not broadcast buffers in every forward",
     numerics=identical(
-        "where training reads no buffer; ranks keep batch-norm statistics of their own: evaluate with rank 0's"
+        "if training reads no buffer; ranks keep batch-norm statistics of their own: evaluate with rank 0's"
     ),
     patch=Patch(distributed.no_buffer_broadcast),
     edit=NO_BROADCAST,

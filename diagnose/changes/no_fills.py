@@ -35,7 +35,7 @@ def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
 CHANGE = Change(
     id="no-fills",
     title="Set gradients to None, and allocate buffers that are overwritten with empty",
-    numerics=identical("where all of the buffer is written"),
+    numerics=identical("if all of the buffer is written"),
     patch=Patch(memory.no_fills),
     edit=EditLoop("with_gradients_set_to_none", "device", "cpu"),
     proposal=_proposal,

@@ -37,7 +37,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
 CHANGE = Change(
     id="no-unused-search",
     title="Leave out the search for unused parameters",
-    numerics=identical("where every step uses every parameter"),
+    numerics=identical("if every step uses every parameter"),
     patch=Patch(distributed.no_unused_search),
     edit=NO_SEARCH,
     proposal=_proposal,

@@ -120,7 +120,7 @@ def test_text_and_promise_come_from_one_field(change):
 def test_the_words_of_a_prescription():
     assert identical().safety == "same numbers"
     assert identical(", one step later").safety == "same numbers, one step later"
-    assert identical("where it rains").safety == "same numbers where it rains"
+    assert identical("if it rains").safety == "same numbers if it rains"
     assert rounding("sums").safety == reduced("sums").safety == "may change the numbers: sums"
     assert Numerics(None, "it trains on").safety == "may change the numbers: it trains on"
 

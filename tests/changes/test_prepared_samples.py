@@ -55,7 +55,7 @@ def test_a_list_takes_the_datasets_place_as_a_diff_that_git_applies(recording, p
         "memory for all 1,600 samples, about 8.0 MB; the first step begins about 160 ms later: it pays from the "
         "second epoch on"
     )
-    assert p.safety == "same numbers where a sample stays the same in each epoch and draws no random numbers"
+    assert p.safety == "same numbers if a sample stays the same in each epoch and draws no random numbers"
 
 
 def test_the_changed_line_gives_the_same_batches():
