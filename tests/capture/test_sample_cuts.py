@@ -21,12 +21,14 @@ def users(monkeypatch):
     monkeypatch.setattr("diagnose.capture.samples.replay.is_users", lambda code: code.co_filename == __file__)
 
 
-def cut_of(*steps, at=slice(64, 576), single=range(9)):
-    """Return which share is used of the results of steps, each a function and what else it reads, of the one before."""
-    cuts, held = Cuts(set(single)), torch.arange(4096.0) if callable(steps[0]) else steps[0]
+def cut_of(*steps, at=slice(64, 576), whole=None):
+    """Return which share is used of the results of steps, each of the one before, of which one is used as a whole."""
+    cuts, held = Cuts(), torch.arange(4096.0) if callable(steps[0]) else steps[0]
     for number, step in enumerate(steps if callable(steps[0]) else steps[1:]):
         result = step(held)
         cuts.add(Made(number, result, step, (held,), {}))
+        if number == whole:
+            cuts.use(result)
         held = result
     cuts.cut(held, at, held[at])
     cuts.end_sample()
@@ -40,11 +42,11 @@ def test_operations_by_element_are_followed_from_the_cut_back():
 
 
 def test_what_has_other_uses_is_used_up():
-    assert cut_of(torch.log1p, torch.neg, single=[1]) == [1, 0.125]
+    assert cut_of(torch.log1p, torch.neg, whole=0) == [1, 0.125]
 
 
 def test_operands_of_other_shapes_are_cut_where_they_are_repeated():
-    cuts, rows, mean = Cuts({0}), np.arange(4096.0).reshape(4, 1024), np.ones((4, 1))
+    cuts, rows, mean = Cuts(), np.arange(4096.0).reshape(4, 1024), np.ones((4, 1))
     whole = rows - mean
     cuts.add(Made(0, whole, operator.sub, (rows, mean), {}))
     at = (slice(None), slice(0, 256))
@@ -56,7 +58,7 @@ def test_operands_of_other_shapes_are_cut_where_they_are_repeated():
 
 def test_what_is_tried_again_writes_to_a_copy():
     row = torch.arange(4096.0)
-    cuts, before = Cuts({0}), 2 * row
+    cuts, before = Cuts(), 2 * row
     made = Made(0, row.mul_(2), row.mul_, (2,), {})
     cuts.add(made)
     cuts.cut(row, slice(0, 512), row[:512])
@@ -70,7 +72,7 @@ def test_what_is_tried_again_writes_to_a_copy():
 
 
 def test_small_results_and_lists_are_left_out():
-    cuts = Cuts({0})
+    cuts = Cuts()
     for made in (np.ones(8), [1] * 4096, np.array(["a"] * 4096, object)):
         cuts.add(Made(0, made, np.copy, (made,), {}))
         cuts.cut(made, slice(0, 4), made[:4])
@@ -130,6 +132,12 @@ def test_results_of_which_a_sample_takes_a_part_are_used_by_so_much():
     assert of(loaded(CutInSteps, torch.stack), "torch.sqrt(row) / len(row)").used == 0.25
 
 
+@from_loader
+def test_a_result_is_followed_through_the_functions_that_are_given_it():
+    record = loaded(Chain, len)
+    assert of(record, "np.sqrt(row) / 2").used == of(record, "np.sqrt(row)").used == 0.25
+
+
 class Summed(Rows):
     def sample(self, index):
         return np.cumsum(self.rows[index])[64 : 64 + 1024]
@@ -150,7 +158,12 @@ class Compared(Rows):
 class Sometimes(Rows):
     def sample(self, index):
         scaled = self.rows[index] / 2
-        return scaled[:1024] if index % 2 else scaled.copy()[:1024]
+        return scaled.copy()[:1024] if index % 2 else np.cumsum(scaled)[64 : 64 + 1024]
+
+
+@from_loader
+def test_each_sample_counts_with_what_it_uses():
+    assert of(loaded(Sometimes, len), "self.rows[index] / 2").used == (0.25 + 1) / 2
 
 
 class PassedOn(Rows):
@@ -160,6 +173,53 @@ class PassedOn(Rows):
 
     def window(self, row):
         return row[:1024] if row.any() else row
+
+
+class Window:
+    def __call__(self, row, start):
+        return row[start : start + 1024]
+
+
+class Chain(Rows):
+    """Transforms that are called one after the other, of which the last takes a window."""
+
+    def scaled(self, row, _start):
+        return np.sqrt(row) / 2
+
+    def sample(self, index):
+        row = self.rows[index]
+        for transform in (self.scaled, Window()):
+            row = transform(row, 64)
+        if index % 2:
+            row = row[::-1]
+        return row
+
+
+class ByLibrary(Chain):
+    """The same, called by code that is not the user's: what becomes of the results is not seen."""
+
+    def sample(self, index):
+        (row,) = map(self.scaled, [self.rows[index]], [0])
+        return row[64 : 64 + 1024]
+
+
+class Held(Rows):
+    def sample(self, index):
+        self.last = self.rows[index] / 2
+        return self.last[:1024]
+
+
+class Listed(Rows):
+    def sample(self, index):
+        scaled = self.rows[index] / 2
+        return np.stack([scaled, scaled])[0, :1024]
+
+
+class Changed(Rows):
+    def sample(self, index):
+        scaled = self.rows[index] / 2
+        scaled += 1
+        return scaled[:1024]
 
 
 class InPlace(Rows):
@@ -173,8 +233,9 @@ class InPlace(Rows):
     ("kind", "text"),
     [
         (Summed, "np.cumsum(self.rows[index])"), (UsedTwice, "self.rows[index] / 2"),
-        (Compared, "self.rows[index] / 2"), (Sometimes, "self.rows[index] / 2"), (PassedOn, "self.rows[index] / 2"),
-        (InPlace, "row.mul_(2)"),
+        (Compared, "self.rows[index] / 2"), (PassedOn, "self.rows[index] / 2"),
+        (InPlace, "row.mul_(2)"), (ByLibrary, "np.sqrt(row) / 2"), (Held, "self.rows[index] / 2"),
+        (Listed, "self.rows[index] / 2"), (Changed, "self.rows[index] / 2"),
     ],
 )  # fmt: skip
 def test_what_is_used_as_a_whole_or_cannot_be_computed_in_part_is_used_up(kind, text):

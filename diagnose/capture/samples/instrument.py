@@ -5,113 +5,16 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import NamedTuple, TypeAlias
-
-# Which expressions have one use: their value can be computed for the part alone that this use takes.
-#
-# A value has one use if the expression is an operand of another one, is returned, or is assigned to a name that is
-# then read once, or by slices only. Anything else may use it again, unseen.
-
-Place: TypeAlias = tuple[int, int, int | None, int | None]  # first line and column, last line and column
+from typing import NamedTuple
 
 _SHAPES = frozenset({"shape", "ndim", "dtype", "size", "device"})
-_OPERANDS = (ast.BinOp, ast.Call, ast.Subscript, ast.Return, ast.keyword)
-
-
-def place_of(node: ast.expr) -> Place:
-    """Return where an expression is."""
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-
-
-def used_once(tree: ast.Module) -> set[Place]:
-    """Return where the expressions with one use are."""
-    parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    found = set()
-    for scope in ast.walk(tree):
-        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
-            names: dict[str, list[ast.Name]] = defaultdict(list)
-            for node in _own(scope):
-                if isinstance(node, ast.Name):
-                    names[node.id].append(node)
-            for node in _own(scope):
-                if isinstance(node, ast.BinOp | ast.Call | ast.Subscript) and _has_one_use(node, parents, names):
-                    found.add(place_of(node))
-    return found
-
-
-def _own(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function; names that functions in it use count as its own."""
-    for child in ast.iter_child_nodes(scope):
-        yield from ast.walk(child)
-
-
-def _has_one_use(node: ast.expr, parents: dict[int, ast.AST], names: dict[str, list[ast.Name]]) -> bool:
-    match parents[id(node)]:
-        case ast.Assign(targets=[ast.Name(id=name)]) as assigned:
-            return _is_read_once(assigned, names[name], parents)
-    return _is_operand(node, parents)
-
-
-def _is_operand(node: ast.expr, parents: dict[int, ast.AST]) -> bool:
-    """Return whether an expression is a part of another one or is returned: a method of it, or its shape, as well."""
-    parent = parents[id(node)]
-    is_method = isinstance(parent, ast.Attribute) and isinstance(parents[id(parent)], ast.Call)
-    return is_method or isinstance(parent, _OPERANDS) or _is_of_shape(node, parents)
-
-
-def _is_read_once(assigned: ast.Assign, uses: list[ast.Name], parents: dict[int, ast.AST]) -> bool:
-    """Return whether what is assigned to a name is read by slices only, or once, until the next assignment to it."""
-    stores = [name for name in uses if not isinstance(name.ctx, ast.Load)]
-    reads = [name for name in uses if isinstance(name.ctx, ast.Load)]
-    if len(stores) > 1:
-        statements = _beside(assigned, parents)
-        of = {id(name): _statement_of(name, statements, parents) for name in uses}
-        if any(at < 0 for at in of.values()) or any(not _is_plain(statements[of[id(s)]], s) for s in stores):
-            return False
-        at = statements.index(assigned)
-        end = min((of[id(name)] for name in stores if of[id(name)] > at), default=len(statements))
-        reads = [name for name in reads if at < of[id(name)] <= end]
-    reads = [name for name in reads if not _is_of_shape(name, parents)]
-    return (len(reads) == 1 and _is_operand(reads[0], parents)) or all(_is_cut(name, parents) for name in reads)
-
-
-def _beside(statement: ast.stmt, parents: dict[int, ast.AST]) -> list[ast.stmt]:
-    """Return the statements of the block that one is in."""
-    for _, block in ast.iter_fields(parents[id(statement)]):
-        if isinstance(block, list) and statement in block:
-            return [each for each in block if isinstance(each, ast.stmt)]
-    return [statement]
-
-
-def _statement_of(node: ast.AST, statements: list[ast.stmt], parents: dict[int, ast.AST]) -> int:
-    """Return which statement of a block a node is in, -1 for none or a loop."""
-    while node is not None:
-        if node in statements:
-            return -1 if isinstance(node, ast.For | ast.While | ast.If | ast.Try) else statements.index(node)
-        node = parents.get(id(node))  # type: ignore[assignment]
-    return -1
-
-
-def _is_plain(statement: ast.stmt, name: ast.Name) -> bool:
-    return isinstance(statement, ast.Assign) and statement.targets == [name]
-
-
-def _is_of_shape(node: ast.expr, parents: dict[int, ast.AST]) -> bool:
-    parent = parents[id(node)]
-    is_length = isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "len"
-    return is_length or getattr(parent, "attr", "") in _SHAPES
-
-
-def _is_cut(name: ast.Name, parents: dict[int, ast.AST]) -> bool:
-    parent = parents[id(name)]
-    return isinstance(parent, ast.Subscript) and parent.value is name and isinstance(parent.ctx, ast.Load)
-
 
 BEGIN, CALL, OPERATION = "__diagnose_begin__", "__diagnose_call__", "__diagnose_operation__"
 GET, SLICE = "__diagnose_get__", "__diagnose_slice__"
+# Around values that go to where the recorder does not see them: into a comparison, a list, an attribute, a loop.
+WHOLE, RETURN = "__diagnose_whole__", "__diagnose_return__"
 # What reads the frame that calls it: one of the recorder's in between would change its result.
 _OF_FRAMES = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 _OF_MODULES = frozenset({"sys._getframe", "inspect.currentframe", "inspect.stack", "inspect.trace"})
@@ -124,7 +27,6 @@ class Expression(NamedTuple):
     line: int
     function: str
     text: str
-    has_one_use: bool = False
 
 
 def instrument(codes: Iterable[CodeType]) -> list[Expression]:
@@ -148,7 +50,7 @@ def _recorded(file: str, wanted: set[CodeType], expressions: list[Expression]) -
     try:
         tree = ast.parse(text)
         plain = compile(tree, file, "exec", dont_inherit=True)
-        changed = _Recorded(file, expressions, used_once(tree)).visit(ast.parse(text))
+        changed = _Recorded(file, expressions).visit(tree)
         recorded = compile(ast.fix_missing_locations(changed), file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):
         return {}
@@ -169,8 +71,8 @@ def _pairs(plain: CodeType, recorded: CodeType) -> Iterator[tuple[CodeType, Code
 class _Recorded(ast.NodeTransformer):
     """Replaces expressions within functions; the order of evaluation stays the same."""
 
-    def __init__(self, file: str, expressions: list[Expression], single: Collection[Place]) -> None:
-        self._file, self._expressions, self._single = file, expressions, single
+    def __init__(self, file: str, expressions: list[Expression]) -> None:
+        self._file, self._expressions = file, expressions
         self._functions: list[str] = []
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
@@ -181,9 +83,55 @@ class _Recorded(ast.NodeTransformer):
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        node.value = self.visit(node.value) if node.value is not None else None
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        node.value = self._named(node.value, node.targets)
+        node.targets = [self.visit(each) for each in node.targets]
         return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.value = self._named(node.value, [node.target]) if node.value is not None else None
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        node.target, node.value = self.visit(node.target), self.visit(node.value)
+        if self._functions and isinstance(node.target, ast.Name):
+            node.value = _around(WHOLE, node.value, ast.Name(node.target.id, ast.Load()))
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if node.value is not None and self._functions:
+            node.value = _around(RETURN, self._passed(node.value))
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        is_read = bool(self._functions) and isinstance(node.ctx, ast.Load)
+        return _around(WHOLE, node) if is_read and node.id not in ("self", "cls") else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        node.value = self._passed(node.value) if node.attr in _SHAPES else self.visit(node.value)
+        return node
+
+    def _named(self, value: ast.expr, targets: list[ast.expr]) -> ast.expr:
+        """Return what is assigned; names are followed, attributes and items are not."""
+        are_names = all(isinstance(part, ast.Name) for each in targets for part in getattr(each, "elts", [each]))
+        return self._passed(value) if are_names else self.visit(value)
+
+    def _passed(self, node: ast.expr) -> ast.expr:
+        """Return an expression whose value the recorder sees go on."""
+        if isinstance(node, ast.Tuple):
+            node.elts = [self._passed(each) for each in node.elts]
+            return node
+        if isinstance(node, ast.Name):
+            return node
+        new: ast.expr = self.visit(node)
+        return new.args[0] if isinstance(new, ast.Call) and getattr(new.func, "id", "") == WHOLE else new
+
+    def _function(self, node: ast.expr) -> ast.expr:
+        """Return what is called: a method goes on with what it belongs to."""
+        if isinstance(node, ast.Attribute):
+            node.value = self._passed(node.value)
+            return node
+        return self._passed(node)
 
     def visit_match_case(self, node: ast.match_case) -> ast.AST:
         node.guard = self.visit(node.guard) if node.guard is not None else None
@@ -191,48 +139,60 @@ class _Recorded(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        is_known = not _reads_frames(node.func)
-        return self._reported(node, CALL, lambda: [node.func, *node.args], node.keywords, is_known=is_known)
+        if not self._functions or _reads_frames(node.func):
+            node.args, node.keywords = [self.visit(each) for each in node.args], [self.visit(k) for k in node.keywords]
+            return node
+
+        def parts() -> list[ast.expr]:
+            for each in node.keywords:
+                each.value = self._passed(each.value)
+            return [self._function(node.func), *map(self._passed, node.args)]
+
+        return self._reported(node, CALL, parts, node.keywords)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        operation = ast.Constant(type(node.op).__name__)
         is_constant = all(
             isinstance(each, ast.BinOp | ast.UnaryOp | ast.Constant | ast.operator | ast.unaryop)
             for each in ast.walk(node)
         )
-        return self._reported(node, OPERATION, lambda: [operation, node.left, node.right], is_known=not is_constant)
+        if is_constant or not self._functions:
+            return self.generic_visit(node)
+        operation = ast.Constant(type(node.op).__name__)
+        return self._reported(node, OPERATION, lambda: [operation, self._passed(node.left), self._passed(node.right)])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        is_spread = any(isinstance(each, ast.Starred) for each in getattr(node.slice, "elts", ()))
+        if not self._functions or is_spread or not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)
+
         def index() -> ast.expr:
             if isinstance(node.slice, ast.Tuple):
-                return ast.Tuple([_index(each) for each in node.slice.elts], ast.Load())
-            return _index(node.slice)
+                return ast.Tuple([_index(self._sliced(each)) for each in node.slice.elts], ast.Load())
+            return _index(self._sliced(node.slice))
 
-        is_spread = any(isinstance(each, ast.Starred) for each in getattr(node.slice, "elts", ()))
-        is_known = isinstance(node.ctx, ast.Load) and not is_spread
-        return self._reported(node, GET, lambda: [node.value, index()], is_known=is_known)
+        return self._reported(node, GET, lambda: [self._passed(node.value), index()])
+
+    def _sliced(self, node: ast.expr) -> ast.expr:
+        if not isinstance(node, ast.Slice):
+            return self._passed(node)
+        node.lower, node.upper, node.step = (
+            self._passed(each) if each is not None else None for each in (node.lower, node.upper, node.step)
+        )
+        return node
 
     def _reported(
-        self,
-        node: ast.expr,
-        name: str,
-        parts: Callable[[], list[ast.expr]],
-        named: list[ast.keyword] | None = None,
-        *,
-        is_known: bool,
+        self, node: ast.expr, name: str, parts: Callable[[], list[ast.expr]], named: list[ast.keyword] | None = None
     ) -> ast.AST:
-        """Return the call of the recorder that stands for an expression, whose ``parts`` are replaced before."""
-        if not self._functions or not is_known:
-            return self.generic_visit(node)
+        """Return the call of the recorder that stands for an expression; ``parts`` are replaced within."""
         number = len(self._expressions)
-        has_one_use = place_of(node) in self._single
-        self._expressions.append(
-            Expression(self._file, node.lineno, self._functions[-1], ast.unparse(node), has_one_use)
-        )
-        self.generic_visit(node)
+        self._expressions.append(Expression(self._file, node.lineno, self._functions[-1], ast.unparse(node)))
         begin = ast.Call(ast.Name(BEGIN, ast.Load()), [ast.Constant(number)], [])
         call = ast.Call(ast.Name(name, ast.Load()), [begin, *parts()], named or [])
-        return ast.copy_location(call, node)
+        return _around(WHOLE, ast.copy_location(call, node))
+
+
+def _around(name: str, value: ast.expr, *others: ast.expr) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value, *others], []), value)
 
 
 def _reads_frames(function: ast.expr) -> bool:

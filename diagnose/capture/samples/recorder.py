@@ -6,9 +6,11 @@ import builtins
 import hashlib
 import operator
 import os
+import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -16,85 +18,109 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.capture.dataflow.structure import runs_at_start
-from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, SLICE
+from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, RETURN, SLICE, WHOLE
 
 # Which share of a result a sample uses: the rest of a large one need not be computed.
 #
 # A sample that cuts a result uses that part. It could compute the part alone if the same operation, on the same part
-# of what it reads, gives the same: that is tried, and what the operation reads is followed as long as it holds.
+# of what it reads, gives the same: that is tried, and what the operation reads is followed as long as it holds. A
+# result has the uses that ran, in whichever of the script's functions: code tells of each place that the recorder does
+# not see a value go to.
 
 TOLERANCE = 1e-5  # of the part against the whole: vector instructions round otherwise than single ones
+MAX_CUTS = 16  # of one result: each is tried
 _LIBRARIES = frozenset({"numpy", "scipy", "torch"})  # whose Python functions may be called once more
+_BLIND = (len, type, id, isinstance, hasattr)  # read no content
 
 
 class Made:
     """One result and how it was made."""
 
-    __slots__ = ("args", "function", "named", "number", "result", "used")
+    __slots__ = ("args", "function", "named", "number", "result")
 
     def __init__(
         self, number: int, result: Any, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
     ) -> None:
         self.number, self.result = number, result  # of the expression
         self.function, self.args, self.named = function, args, named
-        self.used = 0.0  # share that cuts take of it, 0 where it cannot be computed for these alone
+
+    @property
+    def read(self) -> list[Any]:
+        """Return the arrays that the operation reads, which it does not name."""
+        return [each for each in (getattr(self.function, "__self__", None), *self.args) if _size(each)]
 
 
 class Cuts:
-    """Follows the results of one sample; those with one use are ``single``, by the number of their expression."""
+    """Follows the results of one sample."""
 
-    def __init__(self, single: Collection[int]) -> None:
-        self._single = single
-        self._made: dict[int, list[Made]] = defaultdict(list)  # by the address of the result, which lives as long
-        # Addresses of what the script's own functions were given: they may use all of it.
-        self._passed: set[int] = set()
+    def __init__(self) -> None:
+        # By the address of an array, which lives as long.
+        self._made: dict[int, Made] = {}
+        self._readers: dict[int, list[Made]] = defaultdict(list)
+        self._cuts: dict[int, list[Any]] = defaultdict(list)
+        self._whole: set[int] = set()
         self._sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])  # elements used and all, by expression
 
-    def call(self, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Take notice that a function is about to be called."""
-        if _is_of_script(function):
-            self._passed.update(id(each) for each in (*args, *named.values()) if _size(each))
-
     def add(self, made: Made) -> None:
-        """Take notice of a result."""
-        if _size(made.result) >= 1024:  # less is computed in no time
-            self._made[id(made.result)].append(made)
+        """Take notice of a call or an operation; functions of the script's own hand on what they were given."""
+        if any(made.function is each for each in _BLIND) or _is_of_script(made.function):
+            return
+        self.use(*_parts(tuple(made.named.values())))  # such as what it writes into
+        is_followed = _size(made.result) >= 1024 and all(each is not made.result for each in made.read)
+        for each in made.read:
+            if is_followed and _size(each) == _size(made.result):
+                self._readers[id(each)].append(made)
+            else:  # reduced, repeated, or written to
+                self.use(each)
+        if is_followed:  # less is computed in no time
+            self._made[id(made.result)] = made
+
+    def use(self, *held: Any) -> None:
+        """Take notice that all of something is used, or may be."""
+        self._whole.update(id(each) for each in held if id(each) in self._made)
 
     def cut(self, held: Any, at: Any, part: Any) -> None:
         """Take notice that a part of something is taken."""
+        self.use(*_parts(at))
         if id(held) in self._made and 0 < _size(part) < _size(held):
-            self._follow(held, at, _size(part) / _size(held))
+            self._cuts[id(held)].append(at)
+        elif _size(part):
+            self.use(held)
 
     def end_sample(self) -> None:
         """Sum up, and let the results go."""
-        for each in self._made.values():
-            for made in each:
-                sums, size = self._sums[made.number], _size(made.result)
-                sums[0] += size * (min(made.used, 1.0) or 1.0)
-                sums[1] += size
-        self._made.clear()
-        self._passed.clear()
+        cuts: dict[int, list[Any]] = {}  # that are all uses of a result; none where it is used as a whole
+        for address, made in reversed(self._made.items()):
+            found = self._cuts_of(address, cuts)
+            if not all(_is_by_part(made, at) for at in found):
+                found = []
+            cuts[address] = found
+            sums, size = self._sums[made.number], _size(made.result)
+            sums[0] += min(sum(_size(made.result[at]) for at in found), size) if found else size
+            sums[1] += size
+        for each in (self._made, self._readers, self._cuts, self._whole):
+            each.clear()
 
     def used(self, number: int) -> float:
         """Return which share of an expression's results the samples use; 1 if it is not known."""
         used, total = self._sums.get(number, (1.0, 1.0))
         return used / total
 
-    def _follow(self, held: Any, at: Any, share: float) -> None:
-        makers = self._made.get(id(held), [])
-        if id(held) in self._passed or not all(made.number in self._single for made in makers):
-            return
-        for made in makers:
-            if _is_by_part(made, at):
-                made.used += share
-                owner = getattr(made.function, "__self__", None)
-                for each in (owner, *made.args):
-                    if _size(each) == _size(held) and each is not held:
-                        self._follow(each, at, share)
+    def _cuts_of(self, address: int, known: Mapping[int, list[Any]]) -> list[Any]:
+        """Return the cuts that are all uses of a result, its own and those of what is made of it; else none."""
+        found = list(self._cuts[address])
+        for reader in self._readers[address]:
+            of_reader = known.get(id(reader.result), [])
+            if not of_reader:
+                return []
+            found += of_reader
+        return found if address not in self._whole and len(found) <= MAX_CUTS else []
 
 
 def _is_of_script(function: Callable[..., Any]) -> bool:
-    """Return whether a function is neither a library's nor written in C."""
+    """Return whether a function, or an object that is called, is neither a library's nor written in C."""
+    if not isinstance(function, FunctionType | MethodType):
+        function = getattr(type(function), "__call__", function)  # noqa: B004
     is_python = isinstance(function, FunctionType | MethodType)
     return is_python and function.__module__.partition(".")[0] not in _LIBRARIES
 
@@ -102,7 +128,7 @@ def _is_of_script(function: Callable[..., Any]) -> bool:
 def _is_by_part(made: Made, at: Any) -> bool:
     """Return whether an operation on a part of what it reads gives that part of its result."""
     function, shape = made.function, made.result.shape
-    if _is_of_script(function) or any(_size(each) for each in made.named.values()):  # such as what it writes into
+    if any(_size(each) for each in made.named.values()):  # such as what it writes into
         return False
     try:
         owner = getattr(function, "__self__", None)
@@ -299,7 +325,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
-        self.cuts, self.paddings = Cuts(()), Paddings()
+        self.cuts, self.paddings = Cuts(), Paddings()
         self.load = self.sample = 0
         self._cost_ns = 0
         self._open: list[Begun] = []
@@ -309,8 +335,9 @@ class Recorder:
 
     def install(self) -> None:
         """Offer itself to instrumented code."""
-        offered = ((BEGIN, self.begin), (CALL, self.call), (OPERATION, self.operate), (GET, self.get), (SLICE, slice))
-        for name, function in offered:
+        offered = {BEGIN: self.begin, CALL: self.call, OPERATION: self.operate, GET: self.get, SLICE: slice}
+        offered |= {WHOLE: self.whole, RETURN: self.returned}
+        for name, function in offered.items():
             setattr(builtins, name, function)
 
     @property
@@ -326,8 +353,7 @@ class Recorder:
 
     def call(self, begun: Begun, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call what an expression calls."""
-        self.cuts.call(function, args, named)
-        result = self._run(begun, lambda: function(*args, **named))
+        result = self._run(begun, partial(_called, function, args, named))
         return self._noted(Made(begun.number, result, function, args, named))
 
     def operate(self, begun: Begun, name: str, left: Any, right: Any) -> Any:
@@ -342,6 +368,18 @@ class Recorder:
         self.cuts.cut(held, at, result)
         self._cost_ns += time.perf_counter_ns() - began
         return result
+
+    def whole(self, value: Any, *others: Any) -> Any:
+        """Hand a value on to where the recorder does not see it go."""
+        self.cuts.use(value, *others)
+        return value
+
+    def returned(self, value: Any) -> Any:
+        """Hand a function's result to what has called it: to an expression, or to code of others."""
+        caller = sys._getframe(1).f_back
+        if caller is None or caller.f_code is not _CALLED:
+            self.cuts.use(*_parts(value))
+        return value
 
     def end_batch(self) -> None:
         """Look at the arrays of a batch again, for those that were written to since they were made."""
@@ -386,6 +424,13 @@ class Recorder:
         self.seen.append(Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide))
         self._cost_ns += time.perf_counter_ns() - began_look
         return result
+
+
+def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    return function(*args, **named)
+
+
+_CALLED = _called.__code__
 
 
 def fingerprint(value: Any) -> str:

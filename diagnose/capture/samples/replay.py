@@ -24,7 +24,7 @@ import msgspec
 
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.samples.instrument import Expression, instrument
-from diagnose.capture.samples.recorder import Cuts, Recorder, Seen, wide_types
+from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
 from diagnose.model.records import ExpressionRecord, LoadedRecord
 
 MAX_LOADED = 8  # samples of each of four batches
@@ -144,7 +144,6 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
         recorder = Recorder()
         recorder.install()
         expressions = instrument(codes)
-        recorder.cuts = Cuts({number for number, each in enumerate(expressions) if each.has_one_use})
         began = recorder.now_ns
         for recorder.load, dealt in enumerate((batches[:num], _dealt_again(batches[:num]))):
             for i, indices in enumerate(dealt):
