@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.analyzers.common.batch_order import batch_order
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.loading import loading_facts, restart_share
@@ -31,6 +32,7 @@ from diagnose.analyzers.common.locate import source_line
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
+from diagnose.model.locations import at_line
 from diagnose.model.records import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -44,9 +46,20 @@ META = RuleMeta(
     order=69,
     host_order=39,
     legend=Legend("loading computed what is known or too wide", "#c98a3a"),
-    changes=("cheaper-sample", "cache-samples"),
+    changes=("cut-first", "cheaper-sample", "cache-samples"),
     cause="loading",
     needs=("data flow",),
+)
+ADVICE = (
+    Advice(
+        id="cut-first",
+        title="Cut the part that the sample uses first, and compute that alone",
+        numerics=rounding("each element of it is computed as before"),
+        after="{cut.text}   # of {cut.place}: before what {cut.lines}, not after it",
+        needs="the random numbers of the cut drawn first, in the order in which they are drawn now",
+        when=lambda f, _: "cut" in f.facts,
+        least=0.7,
+    ),
 )
 MIN_SHARE = 0.03  # of the step, and of loading: what a step's length varies by from run to run
 NARROWER = 0.5  # of the time that is saved with half of the bytes
@@ -84,6 +97,13 @@ def find(t: Tables) -> list[Finding]:
     known: Facts = {**facts, "kind": first.kind, "slow_line": slow, "sample_share": first.share, "behind_draw": False}
     if first.kind != "wide":
         known = {name: value for name, value in known.items() if name not in ("draws", "drawn_beside")}
+    if place.cut is not None:
+        file, line, text = place.cut
+        first_line, last_line = min(lines), max(lines)
+        computing = (
+            f"lines {first_line} to {last_line} compute" if last_line > first_line else f"line {last_line} computes"
+        )
+        known |= {"cut": {"place": at_line(Where(file, line)), "text": text, "lines": computing}}
     where = tuple(
         Where(one.file, one.line, one.function, code=source_line(t, one.file, one.line))
         for one in {(one.file, one.line): one for waste in wastes[:MAX_NAMED] for one in waste.lines}.values()

@@ -35,12 +35,10 @@ _CHEAPER = """# less in the line: one call of NumPy, of tensors or of a C librar
 # what depends on the sample alone, before its first random draw: once, in __init__, and kept"""
 
 
-_CUT_FIRST = "# the part that the sample uses is cut out first, and only that part is computed"
-
-
 def _applies(_program: Program, finding: Finding) -> bool:
     facts = finding.facts
-    return bool(facts.get("single_process") and facts.get("slow_line")) and not facts.get("restart_share")
+    is_guess = "cut" not in facts  # else what to do is known
+    return bool(is_guess and facts.get("single_process") and facts.get("slow_line")) and not facts.get("restart_share")
 
 
 def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
@@ -61,7 +59,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     common = Proposal(
         title=f"Make the sample cheaper at {of_lines}",
         before=(known.code or "") if known is not None and at_the_line else "",
-        after=f"{_CUT_FIRST}\n{_CHEAPER}" if facts.get("kind") == "cut" else _CHEAPER,
+        after=_CHEAPER,
         least=MIN_CHEAPER_SHARE * share,
         most=_most(share, samples),
         needs="" if facts.get("behind_draw") else "memory, where results are kept",

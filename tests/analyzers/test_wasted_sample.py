@@ -112,11 +112,13 @@ def test_what_is_cut_off_is_named_with_all_its_lines(booked, late):
     )
 
 
-def test_the_change_cuts_first_where_a_part_is_used(booked, late):
+def test_the_change_cuts_first_what_is_cut_later(booked, late):
     def shown(one):
         booked(info(one))
-        return [change.after for change in late.diagnosis().prescriptions if change.rule == "wasted-sample"]
+        found = [change for change in late.diagnosis().prescriptions if change.rule == "wasted-sample"]
+        return {change.id: change.after for change in found}
 
-    first = "# the part that the sample uses is cut out first"
-    assert any(after.startswith(first) for after in shown(row(used=0.1)))
-    assert not any(first in after for after in shown(row(is_constant=True)))
+    of_part = shown(row(used=0.1, cut=("data.py", 9, "image[y:y + size]")))
+    assert of_part["cut-first"] == "image[y:y + size]   # of data.py:9: before what line 7 computes, not after it"
+    assert "cheaper-sample" not in of_part
+    assert "cut-first" not in shown(row(is_constant=True))

@@ -30,7 +30,7 @@ def cut_of(*steps, at=slice(64, 576), whole=None):
         if number == whole:
             cuts.use(result)
         held = result
-    cuts.cut(held, at, held[at])
+    cuts.cut(9, held, at, held[at])
     cuts.end_sample()
     return [cuts.used(number) for number in range(len(steps) - (not callable(steps[0])))]
 
@@ -50,8 +50,8 @@ def test_operands_of_other_shapes_are_cut_where_they_are_repeated():
     whole = rows - mean
     cuts.add(Made(0, whole, operator.sub, (rows, mean), {}))
     at = (slice(None), slice(0, 256))
-    cuts.cut(whole, at, whole[at])
-    cuts.cut(whole, (0,), whole[0])
+    cuts.cut(9, whole, at, whole[at])
+    cuts.cut(9, whole, (0,), whole[0])
     cuts.end_sample()
     assert cuts.used(0) == 0.5
 
@@ -61,12 +61,12 @@ def test_what_is_tried_again_writes_to_a_copy():
     cuts, before = Cuts(), 2 * row
     made = Made(0, row.mul_(2), row.mul_, (2,), {})
     cuts.add(made)
-    cuts.cut(row, slice(0, 512), row[:512])
+    cuts.cut(9, row, slice(0, 512), row[:512])
     cuts.end_sample()
     assert (cuts.used(0), torch.equal(row, before)) == (1, True)
     out = np.zeros(4096)
     cuts.add(Made(0, np.negative(out, out=out), np.negative, (out,), {"out": out}))
-    cuts.cut(out, slice(0, 512), out[:512])
+    cuts.cut(9, out, slice(0, 512), out[:512])
     cuts.end_sample()
     assert cuts.used(0) == 1
 
@@ -75,7 +75,7 @@ def test_small_results_and_lists_are_left_out():
     cuts = Cuts()
     for made in (np.ones(8), [1] * 4096, np.array(["a"] * 4096, object)):
         cuts.add(Made(0, made, np.copy, (made,), {}))
-        cuts.cut(made, slice(0, 4), made[:4])
+        cuts.cut(9, made, slice(0, 4), made[:4])
     assert cuts.used(0) == 1
 
 
@@ -136,6 +136,9 @@ def test_results_of_which_a_sample_takes_a_part_are_used_by_so_much():
 def test_a_result_is_followed_through_the_functions_that_are_given_it():
     record = loaded(Chain, len)
     assert of(record, "np.sqrt(row) / 2").used == of(record, "np.sqrt(row)").used == 0.25
+    file, line, text = of(record, "np.sqrt(row)").cut
+    assert (file, text) == (of(record, "np.sqrt(row)").file, "row[start:start + 1024]")
+    assert line > of(record, "np.sqrt(row)").line - 20
 
 
 class Summed(Rows):

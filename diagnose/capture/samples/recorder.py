@@ -57,8 +57,9 @@ class Cuts:
         # By the address of an array, which lives as long.
         self._made: dict[int, Made] = {}
         self._readers: dict[int, list[Made]] = defaultdict(list)
-        self._cuts: dict[int, list[Any]] = defaultdict(list)
+        self._cuts: dict[int, list[tuple[Any, int]]] = defaultdict(list)  # what is taken, and the expression that does
         self._whole: set[int] = set()
+        self._cut_by: dict[int, int] = {}  # expressions that cut, by the expression whose results they are cut of
         self._sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])  # elements used and all, by expression
 
     def add(self, made: Made) -> None:
@@ -79,24 +80,26 @@ class Cuts:
         """Take notice that all of something is used, or may be."""
         self._whole.update(id(each) for each in held if id(each) in self._made)
 
-    def cut(self, held: Any, at: Any, part: Any) -> None:
-        """Take notice that a part of something is taken."""
+    def cut(self, number: int, held: Any, at: Any, part: Any) -> None:
+        """Take notice that an expression takes a part of something."""
         self.use(*_parts(at))
         if id(held) in self._made and 0 < _size(part) < _size(held):
-            self._cuts[id(held)].append(at)
+            self._cuts[id(held)].append((at, number))
         elif _size(part):
             self.use(held)
 
     def end_sample(self) -> None:
         """Sum up, and let the results go."""
-        cuts: dict[int, list[Any]] = {}  # that are all uses of a result; none where it is used as a whole
+        cuts: dict[int, list[tuple[Any, int]]] = {}  # that are all uses of a result; none if it is used as a whole
         for address, made in reversed(self._made.items()):
             found = self._cuts_of(address, cuts)
-            if not all(_is_by_part(made, at) for at in found):
+            if not all(_is_by_part(made, at) for at, _ in found):
                 found = []
             cuts[address] = found
             sums, size = self._sums[made.number], _size(made.result)
-            sums[0] += min(sum(_size(made.result[at]) for at in found), size) if found else size
+            sums[0] += min(sum(_size(made.result[at]) for at, _ in found), size) if found else size
+            if found:
+                self._cut_by[made.number] = found[0][1]
             sums[1] += size
         for each in (self._made, self._readers, self._cuts, self._whole):
             each.clear()
@@ -106,7 +109,11 @@ class Cuts:
         used, total = self._sums.get(number, (1.0, 1.0))
         return used / total
 
-    def _cuts_of(self, address: int, known: Mapping[int, list[Any]]) -> list[Any]:
+    def cut_by(self, number: int) -> int | None:
+        """Return an expression that cuts the results of another one, None if none does."""
+        return self._cut_by.get(number)
+
+    def _cuts_of(self, address: int, known: Mapping[int, list[tuple[Any, int]]]) -> list[tuple[Any, int]]:
         """Return the cuts that are all uses of a result, its own and those of what is made of it; else none."""
         found = list(self._cuts[address])
         for reader in self._readers[address]:
@@ -365,7 +372,7 @@ class Recorder:
         """Take an item."""
         result = self._run(begun, lambda: held[at])
         began = time.perf_counter_ns()
-        self.cuts.cut(held, at, result)
+        self.cuts.cut(begun.number, held, at, result)
         self._cost_ns += time.perf_counter_ns() - began
         return result
 
@@ -380,6 +387,13 @@ class Recorder:
         if caller is None or caller.f_code is not _CALLED:
             self.cuts.use(*_parts(value))
         return value
+
+    def end_sample(self) -> None:
+        """Go on with the next sample."""
+        began = time.perf_counter_ns()
+        self.cuts.end_sample()
+        self._cost_ns += time.perf_counter_ns() - began
+        self.sample += 1
 
     def end_batch(self) -> None:
         """Look at the arrays of a batch again, for those that were written to since they were made."""

@@ -173,8 +173,7 @@ def _collated(loader: Any, indices: Sequence[Any], recorder: Recorder | None) ->
         for index in indices:
             samples.append(dataset[index])
             if recorder is not None:
-                recorder.cuts.end_sample()
-                recorder.sample += 1
+                recorder.end_sample()
         if recorder is not None:
             recorder.sample = -1 - recorder.sample
     return loader.collate_fn(samples)
@@ -215,9 +214,17 @@ def _rows(
             is_written=number in recorder.written,
             padded_to=pads.get(number, 0),
             used=round(recorder.cuts.used(number), 6),
+            cut=_cut(expressions, recorder.cuts.cut_by(number), cwd),
         )
         for number in kept
     )
+
+
+def _cut(expressions: Sequence[Expression], number: int | None, cwd: str) -> tuple[str, int, str] | None:
+    if number is None:
+        return None
+    one = expressions[number]
+    return one.file.removeprefix(cwd), one.line, one.text[:120]
 
 
 def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: bool) -> ExpressionRecord:
