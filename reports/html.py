@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from diagnose import __version__
 from diagnose.answer.cards import trial_of, verdict
-from diagnose.answer.screen import answer, finding_rows, shown_rank
+from diagnose.answer.screen import Answer, FindingRow, answer, finding_rows, shown_rank
 from diagnose.model.charts import Gap, Picture
 from diagnose.model.diagnosis import Diagnosis, Forecast, Prescription
 from diagnose.model.limits import HOW_TRIED
@@ -191,6 +191,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     if charts:
         timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(picture.flames, d.legends)
     causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_TABLE_RANKS)
+    rows = finding_rows(d, first.each)
     return render_page(
         "page.html",
         scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],
@@ -214,6 +215,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         unpredicted=saving_words.unpredicted,
         drawn=charts,
         is_full=d.verdict == "kernel-bound" or d.dominant is None,
+        has_combinations=d.waterfall is not None and len(d.waterfall.forecasts) > 2,
         fills_gaps=d.partition is None or d.partition.idle >= MIN_FILLED_IDLE,
         timeline=timeline,
         flames=flames,
@@ -224,7 +226,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         phases=_phases(d),
         run_parts=_run_parts(d, first.run_share),
         causes=causes,
-        rows=finding_rows(d, first.each),
+        rows=rows,
+        noted=[row for row in rows if row.number > 1 and _is_noted(row, first)],
         flows=_flows(d, picture),
         fixes=_by_rule(() if again else d.prescriptions),
         also=_by_rule(() if again else d.also_possible),
@@ -266,6 +269,11 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         samples=[(str(name).replace("_", " "), _reading(value)) for name, value in _simple(d.source.samples)],
         version=__version__,
     )
+
+
+def _is_noted(row: FindingRow, a: Answer) -> bool:
+    """Return whether a finding is neither worth something nor that of a card; nothing is of a useless recording."""
+    return row.saves is not None and not row.finding.worth_ns and all(row.number != card.finding for card in a.cards)
 
 
 def _combinations(d: Diagnosis) -> Data | None:
