@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from diagnose import __version__
 from diagnose.answer.cards import trial_of, verdict
-from diagnose.answer.screen import Answer, FindingRow, answer, finding_rows, shown_rank
+from diagnose.answer.screen import answer, finding_rows, shown_rank
 from diagnose.model.charts import Gap, Picture
 from diagnose.model.diagnosis import Diagnosis, Forecast, Prescription
 from diagnose.model.limits import HOW_TRIED
@@ -227,7 +227,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         run_parts=_run_parts(d, first.run_share),
         causes=causes,
         rows=rows,
-        noted=[row for row in rows if row.number > 1 and _is_noted(row, first)],
+        noted=[row for row in rows[1:] if row.saves is not None and not row.finding.worth_ns],
         flows=_flows(d, picture),
         fixes=_by_rule(() if again else d.prescriptions),
         also=_by_rule(() if again else d.also_possible),
@@ -269,11 +269,6 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         samples=[(str(name).replace("_", " "), _reading(value)) for name, value in _simple(d.source.samples)],
         version=__version__,
     )
-
-
-def _is_noted(row: FindingRow, a: Answer) -> bool:
-    """Return whether a finding is neither worth something nor that of a card; nothing is of a useless recording."""
-    return row.saves is not None and not row.finding.worth_ns and all(row.number != card.finding for card in a.cards)
 
 
 def _combinations(d: Diagnosis) -> Data | None:

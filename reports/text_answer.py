@@ -75,7 +75,9 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
                 lines = code_lines(card.prescription, neighbours=0)
                 inside = layout._replace(width=layout.width - 5)
                 parts += code_block(card.prescription, lines, form.num_code_lines, inside)
-            yield Padding(listed(str(number), *parts, width=5), (number == 1 and (form.has_gap or not is_small), 0, 0, 0))
+            yield Padding(
+                listed(str(number), *parts, width=5), (number == 1 and (form.has_gap or not is_small), 0, 0, 0)
+            )
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
     if a.to_try is not None and not (form.is_brief and a.cards):
