@@ -320,6 +320,11 @@ def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
     assert "saves 15.0 ms per step (14.0 ms to 16.0 ms) : 20.0 ms → 5.00 ms" in page.text
 
 
+def test_no_picture_is_without_a_description(any_form):
+    pictures = [attributes for _, attributes in Page(render(any_form)).tags if attributes.get("role") == "img"]
+    assert all(attributes["aria-label"] for attributes in pictures)
+
+
 def test_the_bar_shows_what_the_device_does(forms):
     d = forms["gaps"]
     parts = "communication not overlapped 5.0 % copies not overlapped 3.0 % idle 54.0 %"
