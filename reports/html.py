@@ -191,6 +191,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     if charts:
         timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(picture.flames, d.legends)
     causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_TABLE_RANKS)
+    rows = finding_rows(d, first.each)
     return render_page(
         "page.html",
         scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],
@@ -214,6 +215,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         unpredicted=saving_words.unpredicted,
         drawn=charts,
         is_full=d.verdict == "kernel-bound" or d.dominant is None,
+        has_combinations=d.waterfall is not None and len(d.waterfall.forecasts) > 2,
         fills_gaps=d.partition is None or d.partition.idle >= MIN_FILLED_IDLE,
         timeline=timeline,
         flames=flames,
@@ -224,7 +226,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         phases=_phases(d),
         run_parts=_run_parts(d, first.run_share),
         causes=causes,
-        rows=finding_rows(d, first.each),
+        rows=rows,
+        noted=[row for row in rows[1:] if row.saves is not None and not row.finding.worth_ns],
         flows=_flows(d, picture),
         fixes=_by_rule(() if again else d.prescriptions),
         also=_by_rule(() if again else d.also_possible),

@@ -33,7 +33,7 @@ from diagnose.reports.job_words import NO_JOB, job_sentences, left_out, worst_fi
 from diagnose.reports.language import localized, tr, translated
 from diagnose.reports.rule_labels import PHASES, TABULAR, shown_phases
 from diagnose.reports.saving_words import certainty_words
-from diagnose.reports.text_answer import first_screen
+from diagnose.reports.text_answer import Form, first_screen
 from diagnose.reports.text_charts import (
     NO_BREAK,
     bar,
@@ -57,7 +57,10 @@ __all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
 
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
-ANSWER_LINES, MOST_CODE_LINES, LEAST_CODE_LINES = 20, 8, 3
+ANSWER_LINES = 20
+LEAST = tuple(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1))
+FULL = tuple(Form(num) for num in range(8, 2, -1))
+BRIEF = Form(3, is_brief=True), Form(0, is_brief=True), *LEAST
 BAR_CELLS, FORECAST_CELLS, MIN_BAR_CELLS = 10, 30, 4  # of fewer cells a bar shows little
 KERNEL_NUMBERS_WIDTH = 52  # of the columns of a kernel before its name
 MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
@@ -94,14 +97,15 @@ def render_answer(
 ) -> str:
     """Return the answer only: the first screen, the code of its first change, and where the rest is.
 
-    Of the code as many lines are shown as leave the answer short enough to be seen at once.
+    It is short enough to be seen at once: code gives way first, then what is not needed to act on the first change.
     """
     layout, here = Layout(max(width, MIN_WIDTH), written=written), localized(d)
-    text = _printed(_answer(here, layout, MOST_CODE_LINES), layout.width, colour=colour)
-    over = text.count("\n") - ANSWER_LINES
-    if over <= 0:
-        return text
-    return _printed(_answer(here, layout, max(MOST_CODE_LINES - over, LEAST_CODE_LINES)), layout.width, colour=colour)
+    text = ""
+    for form in (*FULL, *([Form()] if d.trials else []), *BRIEF):  # what was measured comes before code
+        text = _printed(_answer(here, layout, form), layout.width, colour=colour)
+        if text.count("\n") <= ANSWER_LINES:
+            break
+    return text
 
 
 def _printed(parts: Iterable[RenderableType], width: int, *, colour: bool) -> str:
@@ -139,24 +143,27 @@ def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path
     return in_encoding(text, getattr(sys.stdout, "encoding", None)).rstrip("\n")
 
 
-def _answer(d: Diagnosis, layout: Layout, num_code_lines: int) -> Iterator[RenderableType]:
-    yield from first_screen(answer(d), layout, num_code_lines=num_code_lines)
-    yield Text(" · ".join(_context(d)), style="dim")
-    yield from _job(d)
-    yield from _trials(d)
+def _answer(d: Diagnosis, layout: Layout, form: Form) -> Iterator[RenderableType]:
+    yield from first_screen(answer(d), layout, form)
+    line, *others = _context(d)
+    for fact in others:  # those that fit
+        longer = f"{line} · {fact}"
+        line = longer if cell_len(longer) <= layout.width else line
+    yield Text(line, style="dim")
+    yield from _brief_trials(d, form.num_trials) if form.is_brief else (*_job(d), *_trials(d))
     yield from _cross_check(d.cross_check)
     page = next((path for path in layout.written or () if path.suffix.lower() in {".html", ".htm"}), None)
-    rest = tr("Queue, all findings and their code: --verbose")
+    rest = tr("Queue, all findings, code: --verbose")
     if layout.written is None:
-        rest = tr("Queue, all findings and their code: to_html(path)")
+        rest = tr("Queue, all findings, code: to_html(path)")
     elif page is not None:
-        rest = tr("Queue, all findings and their code: {page}, or --verbose", page=one_line(str(page)))
+        rest = tr("Queue, all findings, code: {page}, or --verbose", page=one_line(str(page)))
     yield Text(rest, "dim")
 
 
 def _parts(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
     first = answer(d)
-    yield from first_screen(first, layout)
+    yield from first_screen(first, layout, Form())
     yield Text(" · ".join(_context(d)), style="dim")
     yield from _device(d, layout.width) if d.partition is not None else _host(d, layout.width)
     if phases := shown_phases(d.phases):
@@ -401,12 +408,23 @@ def _trials(d: Diagnosis) -> Iterator[RenderableType]:
     if d.trials:
         yield title(tr("Trials"))
     for trial in d.trials:
-        yield listed("", _trial(trial), width=2)
+        numbers = tr("numbers: {numbers}", numbers=_numbers(trial)) + "".join(_times(trial))
+        yield listed("", _trial(trial, numbers), width=2)
         if trial.note:
             yield note(one_line(trial.note), indent=4)
 
 
-def _trial(trial: Trial) -> Text:
+def _brief_trials(d: Diagnosis, limit: int) -> Iterator[RenderableType]:
+    """Yield a line for each of the first trials, and how many are left."""
+    if d.trials:
+        yield Text(tr("Trials"), "bold")
+    for trial in d.trials[:limit]:
+        yield listed("", _trial(trial, tr("numbers: {numbers}", numbers=translated(trial.numerics))), width=2)
+    if len(d.trials) > limit:
+        yield note(tr("and {trials}", trials=plural(len(d.trials) - limit, "more trial")))
+
+
+def _trial(trial: Trial, numbers: str) -> Text:
     words = {"single": "{name}", "combination": "together: {name}"}.get(trial.kind, "together, without {name}")
     name = tr(words, name=one_line(trial.id))
     if trial.failure:
@@ -419,7 +437,7 @@ def _trial(trial: Trial) -> Text:
         (f"({tr('{low} to {high}', low=f'{low:.2f}', high=f'{high:.2f}')})  ", "dim"),
         name,
         (sure and f"  {sure}", style),
-        ("  " + tr("numbers: {numbers}", numbers=_numbers(trial)) + "".join(_times(trial)), "dim"),
+        (f"  {numbers}", "dim"),
     )
 
 

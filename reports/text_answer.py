@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -14,35 +17,51 @@ from diagnose.answer.screen import Answer
 from diagnose.reports.format import duration, line_of, percent, said
 from diagnose.reports.language import tr, translated
 from diagnose.reports.saving_words import behind, factor_words, measured_words, saving, unpredicted
-from diagnose.reports.text_charts import NO_BREAK, bar, command, listed, note, padded, place_style
+from diagnose.reports.text_charts import (
+    NO_BREAK,
+    bar,
+    command,
+    listed,
+    note,
+    padded,
+    place_style,
+    unbroken,
+)
 from diagnose.reports.text_findings import Layout, code_block, code_lines
 from diagnose.text.plain_text import one_line
 
-__all__ = ["first_screen"]
+__all__ = ["Form", "first_screen"]
 
 TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 BESIDE_BAR = 50  # columns: its name and the step before it, the factor and its range after it
 MAX_BAR_PARTS = 4
+BAR_INDENT = 17  # columns before what a bar consists of
 UNBROKEN = (
     r"(?<=\bafter) (?=change)|"
     r"(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 
 
-def first_screen(a: Answer, layout: Layout, *, num_code_lines: int = 0) -> Iterator[RenderableType]:
-    """Yield the headline, the bars, the actions or the command to record again, and what limits them.
+class Form(NamedTuple):
+    """How much of its parts the answer has."""
 
-    So many lines of the first change are printed.
-    """
-    yield Text.assemble((said(a.pill), TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
+    num_code_lines: int = 0  # of the first change
+    is_brief: bool = False  # whether only the first change is there in full
+    num_trials: int = 4  # in brief only
+    has_gap: bool = True  # an empty line before what it is from
+
+
+def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableType]:
+    """Yield the headline, the bars, the actions or the command to record again, and what limits them."""
+    yield Text.assemble((said(a.pill), TONES[a.tone]), "  ", (unbroken(one_line(said(a.headline))), "bold"))
     if a.record_again:
         words = tr("No recommendations: the trace may not be representative. Record again with:")
         yield Padding(Text(words, "yellow"), (1, 0, 0, 2))
         yield command("  $ ", a.command)
     else:
-        yield from _bars(a, max(layout.width - BESIDE_BAR, 10))
+        yield from _bars(a, layout.width)
         if a.view is not None:
-            yield Text(f"  {said(a.view)}", "dim")
+            yield note(said(a.view))
         if a.no_change is not None:
             others = tr("Changes for smaller findings:") if a.cards else ""
             after = f" {others}" if others and not a.next_command else ""
@@ -50,30 +69,34 @@ def first_screen(a: Answer, layout: Layout, *, num_code_lines: int = 0) -> Itera
             yield from [command("  $ ", a.next_command)] if a.next_command else []
             yield from [note(others, "yellow")] if others and a.next_command else []
         for number, card in enumerate(a.cards, 1):
-            code = list(_card(card, a, number))
-            if num_code_lines and number == 1:
+            is_small = number > 1 or a.no_change is not None
+            parts = list(_card(card, a, number, is_brief=form.is_brief and is_small))
+            if form.num_code_lines and number == 1:
                 lines = code_lines(card.prescription, neighbours=0)
-                code += code_block(card.prescription, lines, num_code_lines, layout._replace(width=layout.width - 5))
-            yield Padding(listed(str(number), *code, width=5), (number == 1, 0, 0, 0))
+                inside = layout._replace(width=layout.width - 5)
+                parts += code_block(card.prescription, lines, form.num_code_lines, inside)
+            yield Padding(
+                listed(str(number), *parts, width=5), (number == 1 and (form.has_gap or not is_small), 0, 0, 0)
+            )
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
-    if a.to_try is not None:
+    if a.to_try is not None and not (form.is_brief and a.cards):
         yield Padding(Text(one_line(said(a.to_try))), (a.checked is None, 0, 0, 2))
         yield command("  >>> " if a.try_command.startswith("diagnose.") else "  $ ", a.try_command)
-    yield from (note(f"! {one_line(said(caution))}", "yellow") for caution in a.cautions)
-    yield Text("")
+    yield from (note(f"! {unbroken(one_line(said(caution)))}", "yellow") for caution in a.cautions)
+    if form.has_gap:
+        yield Text("")
 
 
-def _bars(a: Answer, room: int) -> Iterator[RenderableType]:
+def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     """Yield what the run loses, the step now with what it consists of, and the step possible, in proportion."""
     if a.now_ns <= 0:
         return
+    room = max(width - BESIDE_BAR, 10)
     yield Text("")
     yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red" if a.cards else "blue"))
-    shares = (f"{translated(one_line(name))} {percent(share)}" for name, share in a.parts[:MAX_BAR_PARTS])
-    parts = ", ".join(each.replace(" %", f"{NO_BREAK}%") for each in shares)
-    if parts:
-        yield note(parts, indent=17)
+    if a.parts:
+        yield note(_bar_parts(a.parts, width - BAR_INDENT), indent=BAR_INDENT)
     if a.after is None:
         return
     name, words = tr("step possible"), "{low} to {high}, simulated from this recording"
@@ -86,14 +109,23 @@ def _bars(a: Answer, room: int) -> Iterator[RenderableType]:
     if a.num_changes > len(a.cards) == MAX_CARDS and not a.is_measured:
         notes.append(tr("with the top {num} of {all} changes", num=len(a.cards), all=a.num_changes))
     if notes:
-        yield note(", ".join(notes), indent=17)
+        yield note(", ".join(notes), indent=BAR_INDENT)
+
+
+def _bar_parts(parts: Sequence[tuple[str, float]], room: int) -> str:
+    """Return the largest parts of a bar with their shares, at most four and as many as fit in one line."""
+    words = ", ".join(f"{translated(one_line(name))} {percent(share)}" for name, share in parts)
+    if len(parts) == 1 or (len(parts) <= MAX_BAR_PARTS and cell_len(words) <= room):
+        return unbroken(words)
+    smallest = min(parts, key=lambda part: part[1])
+    return _bar_parts([part for part in parts if part != smallest], room)
 
 
 def _bar(name: str, number: str, picture: tuple[str, str], after: str = "") -> Text:
     return Text.assemble(f"  {padded(name, 13)}  ", (f"{number:>8}  ", "bold"), picture, (after, "bold green"))
 
 
-def _card(card: Card, a: Answer, number: int) -> Iterator[RenderableType]:
+def _card(card: Card, a: Answer, number: int, *, is_brief: bool) -> Iterator[RenderableType]:
     p, found, trial = card.prescription, card.prediction, card.trial
     yield Text(one_line(p.title), "bold")
     saves = Text(f"{tr('rank {num}', num=card.rank)}  " if card.rank is not None else "")
@@ -102,21 +134,22 @@ def _card(card: Card, a: Answer, number: int) -> Iterator[RenderableType]:
         saves.append(one_line(at), place_style(card.where)).append("  ")
     if found is not None and a.now_ns > 0:
         saves.append(tr("predicted: ") if trial is not None else "", "dim")
-        saves.append(f"{saving(found, answers=number == 1)} ", "green")
+        shown = replace(found, has_steps=False) if is_brief else found  # without "per step"
+        saves.append(unbroken(saving(shown, answers=number == 1)), "green")
         after = behind(found, a.cards).lstrip(",， ")
-        saves.append(after and f"  {re.sub(UNBROKEN, NO_BREAK, after)}", "dim")
+        saves.append(after and f"  {re.sub(UNBROKEN, NO_BREAK, unbroken(after))}", "dim")
     else:
         saves.append(unpredicted(p), "dim")
     style = "dim" if p.promise == "identical" else "yellow"
-    if number > 1:  # in a word; how to check it is in the report
+    if number > 1 and not is_brief:  # in a word; how to check it is in the report
         same = tr("same numbers") if p.safety == tr("same numbers") else tr("same numbers, on a condition")
         saves.rstrip()
         saves.append(" · ", "dim").append(same if p.promise == "identical" else tr("may change the numbers"), style)
     yield saves
     if trial is not None:
         measured = one_line(measured_words(trial, alone=bool(found and found.behind)))
-        yield Text(measured, "bold green" if trial.interval[0] > 1 else "bold")
-    if number == 1:
+        yield Text(unbroken(measured), "bold green" if trial.interval[0] > 1 else "bold")
+    if number == 1 and not is_brief:
         yield Text(one_line(p.safety), style)
     if p.apply_with:
         yield command("$ ", p.apply_with)

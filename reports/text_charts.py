@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Literal
@@ -19,8 +20,8 @@ from diagnose.model.locations import Where
 from diagnose.text.plain_text import whole_line
 
 __all__ = [
-    "NO_BREAK", "bar", "cause_shares", "cells", "command", "depth_columns", "idle_columns", "listed", "note", "padded",
-    "place_style", "shades", "sparkline", "table", "title",
+    "NO_BREAK", "bar", "cause_shares", "cells", "command", "depth_columns", "idle_columns", "listed", "note",
+    "padded", "place_style", "shades", "sparkline", "table", "title", "unbroken",
 ]  # fmt: skip
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -105,6 +106,7 @@ def cells(shares: Sequence[float], width: int) -> list[int]:
 
 # What the parts of the text have in common.
 
+UNIT = r"(?<=\d) (?=(?:%|×|ns|µs|ms|s)(?:\W|$))"
 NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
 
 
@@ -139,6 +141,11 @@ def table(columns: str) -> Table:
 def command(prompt: str, words: str) -> RenderableType:
     """Return a command on one line of any length, since a line break would make two commands of it."""
     return Group(Text.assemble((prompt, "dim"), (whole_line(words), "bold"), no_wrap=True, overflow="ignore"))
+
+
+def unbroken(text: str) -> str:
+    """Return a text whose numbers stay with their units where it is broken into lines."""
+    return re.sub(UNIT, NO_BREAK, text)
 
 
 def padded(text: str, width: int) -> str:

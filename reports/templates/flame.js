@@ -55,9 +55,11 @@ window.drawFlames = async (data, { time }) => {
     element.style.cssText = `left:${(100 * left).toFixed(4)}%;width:${(100 * width).toFixed(4)}%;top:${row * ROW}px`;
     element.setAttribute("role", "treeitem");
     element.setAttribute("aria-level", one.depth + 1);
-    element.setAttribute("aria-label", label || `${one.full}, ${time(one.ms)}, ${percent(one.ms / graph.cause.time)}`);
+    const text = label || (one.kind === "cause" ? `${one.text} ${tr("{time} a step", { time: time(one.ms) })}` : one.text);
+    const spoken = [text, one.full !== one.text && one.full, one.kind !== "cause" && time(one.ms), percent(one.ms / graph.cause.time)];
+    element.setAttribute("aria-label", label || spoken.filter(Boolean).join(", ")); // begins with what is seen
     element.tabIndex = -1;
-    if (width * box.clientWidth > NAMED) element.textContent = label || (one.kind === "cause" ? `${one.text}  ${tr("{time} a step", { time: time(one.ms) })}` : one.text);
+    if (width * box.clientWidth > NAMED) element.textContent = text;
     element.title = label || `${one.full}\n${tr("{time} a step, {share} of {cause}", { time: time(one.ms), share: percent(one.ms / graph.cause.time), cause: graph.cause.name })}`;
     element.addEventListener("click", () => zoom(one));
     element.addEventListener("focus", () => describe(one));

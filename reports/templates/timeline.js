@@ -4,7 +4,7 @@ window.drawTimeline = async (t, { time, save }) => {
   const tr = window.tr;
   const box = document.getElementById("timeline"), canvas = box.querySelector("canvas"), pen = canvas.getContext("2d");
   const byId = (id) => document.getElementById(id);
-  const ROW = 19, GAP = 24, TOP = 24, DEPTH = 84, FOOT = 10, SPACE = 10, MAX_EACH = 4000, MAX_ARROWS = 120;
+  const ROW = 17, GAP = 24, TOP = 24, DEPTH = 60, FOOT = 8, SPACE = 8, NAMED_ROWS = 5, THIN = 7, MAX_EACH = 4000, MAX_ARROWS = 120;
   const msOf = (units) => (units * t.unit) / 1e6;
   const spanText = (units) => time(msOf(units));
 
@@ -37,12 +37,24 @@ window.drawTimeline = async (t, { time, save }) => {
 
   let from = 0, to = t.length, chosen = null, printing = false, wide = 0, matches = null, coveredMatch = null, found = [], foundAt = -1, gapAt = -1;
   const device = t.lanes.filter((lane) => lane.device).reduce((sum, lane) => sum + lane.rows, 0);
-  const gapTop = TOP, rowsTop = TOP + (numGaps ? GAP : 0) + 4;
-  const depthTop = rowsTop + t.rows.length * ROW + t.lanes.length * SPACE;
-  const high = depthTop + (numDepths ? DEPTH + 16 : 0) + FOOT;
-  const laneOfRow = [];
-  t.lanes.forEach((lane, i) => { for (let r = 0; r < lane.rows; r++) laneOfRow[lane.row + r] = i; });
-  const rowTop = (row) => rowsTop + row * ROW + laneOfRow[row] * SPACE + SPACE;
+  const gapTop = TOP, rowsTop = TOP + (numGaps ? GAP : 0) + 4, laneOfRow = [], rowTops = [], rowHeights = [];
+  let depthTop = 0, high = 0;
+  // In the whole step, calls nested deeper are too short for their names, so their rows are thin until a part is shown.
+  function layOut(isPart) {
+    depthTop = rowsTop;
+    t.lanes.forEach((lane, i) => {
+      depthTop += SPACE;
+      for (let r = 0; r < lane.rows; r++) {
+        const row = lane.row + r;
+        laneOfRow[row] = i;
+        rowTops[row] = depthTop;
+        depthTop += rowHeights[row] = r < NAMED_ROWS || isPart ? ROW : THIN;
+      }
+    });
+    high = depthTop + (numDepths ? DEPTH + 16 : 0) + FOOT;
+  }
+  layOut(false);
+  const rowTop = (row) => rowTops[row], tallOf = (row) => rowHeights[row] - (rowHeights[row] === ROW ? 3 : 1);
   const gutter = () => (wide < 640 ? 0 : 200);
   const x = (at) => gutter() + ((at - from) / (to - from)) * (wide - gutter());
   const atX = (px) => from + ((px - gutter()) / (wide - gutter())) * (to - from);
@@ -96,7 +108,7 @@ window.drawTimeline = async (t, { time, save }) => {
   }
 
   function drawRow(row, c) {
-    const top = rowTop(row), tall = ROW - 3, left = gutter();
+    const top = rowTop(row), tall = tallOf(row), left = gutter();
     let i = Math.max(after(row, from) - 1, first[row]);
     const end = after(row, to);
     if (end - i > MAX_EACH) return drawDense(row, top, tall, c);
@@ -110,7 +122,7 @@ window.drawTimeline = async (t, { time, save }) => {
       pen.globalAlpha = is ? 1 : 0.18;
       pen.fillStyle = colour;
       pen.fillRect(a, top, Math.max(b - a - 0.5, 0.8), tall);
-      if (b - a > 26) label(short(name[i]), a, b - a, top + tall - 4.5, is ? textOn(colour) : c.ink);
+      if (b - a > 26 && tall > THIN) label(short(name[i]), a, b - a, top + tall - 4.5, is ? textOn(colour) : c.ink);
       pen.globalAlpha = 1;
     }
     for (let px = left | 0; px <= wide; px++) if (narrow[px]) paint(px, narrow[px], tone[px], top, tall);
@@ -199,7 +211,8 @@ window.drawTimeline = async (t, { time, save }) => {
       pen.fillRect(px, TOP - 5, 1, high - TOP);
       pen.fillStyle = c.soft;
       const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-      pen.fillText(`${ms.toFixed(Math.min(digits, 6))}${px < gutter() + 60 ? " ms" : ""}`, px + 3, 13);
+      const text = `${ms.toFixed(Math.min(digits, 6))}${px < gutter() + 60 ? " ms" : ""}`;
+      if (px + 3 + pen.measureText(text).width < wide) pen.fillText(text, px + 3, 13);
     }
   }
 
@@ -222,7 +235,7 @@ window.drawTimeline = async (t, { time, save }) => {
   }
 
   function arrow(task, c, strong) {
-    const call = launch[task], x0 = x(start[call] + length[call]), y0 = rowTop(rowOf[call]) + 2, x1 = x(start[task]), y1 = rowTop(rowOf[task]) + ROW - 3;
+    const call = launch[task], x0 = x(start[call] + length[call]), y0 = rowTop(rowOf[call]) + 2, x1 = x(start[task]), y1 = rowTop(rowOf[task]) + tallOf(rowOf[task]);
     if (Math.max(x0, x1) < gutter() || Math.min(x0, x1) > wide) return;
     pen.strokeStyle = c.link;
     pen.globalAlpha = strong ? 1 : 0.35;
@@ -255,7 +268,7 @@ window.drawTimeline = async (t, { time, save }) => {
   function outline(c) {
     if (!chosen) return;
     const [a, n] = chosen.kind === "span" ? [start[chosen.at], length[chosen.at]] : [gapStart[chosen.at], gapLength[chosen.at]];
-    const top = chosen.kind === "span" ? rowTop(rowOf[chosen.at]) : gapTop, tall = chosen.kind === "span" ? ROW - 3 : GAP - 4;
+    const top = chosen.kind === "span" ? rowTop(rowOf[chosen.at]) : gapTop, tall = chosen.kind === "span" ? tallOf(rowOf[chosen.at]) : GAP - 4;
     pen.strokeStyle = c.ink;
     pen.lineWidth = 2;
     pen.strokeRect(x(a) - 1, top - 1, Math.max(x(a + n) - x(a) + 1.5, 3), tall + 2);
@@ -298,6 +311,7 @@ window.drawTimeline = async (t, { time, save }) => {
     const least = Math.max(40 / t.unit, t.length / 1e7), size = Math.min(Math.max(b - a, least), t.length);
     from = Math.min(Math.max(a + (b - a - size) / 2, 0), t.length - size);
     to = from + size;
+    layOut(size < t.length);
     draw();
   }
   const zoom = (factor, at = (from + to) / 2) => view(at - (at - from) * factor, at + (to - at) * factor);
@@ -336,7 +350,7 @@ window.drawTimeline = async (t, { time, save }) => {
       for (let i = 0; i < numGaps; i++) if (gapStart[i] - near <= moment && gapStart[i] + gapLength[i] + near >= moment && (best < 0 || gapLength[i] > gapLength[best])) best = i;
       return { kind: "gap", at: best };
     }
-    const row = t.rows.findIndex((_, r) => py >= rowTop(r) && py < rowTop(r) + ROW);
+    const row = t.rows.findIndex((_, r) => py >= rowTop(r) && py < rowTop(r) + rowHeights[r]);
     if (row < 0) return { kind: "span", at: -1 };
     const i = after(row, moment);
     for (const at of [i - 1, i]) {

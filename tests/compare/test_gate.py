@@ -82,6 +82,34 @@ def test_several_captures_a_side(reports, capsys):
     assert run(["gate", *named]) == 2
 
 
+def write_trace(name, step_ms):
+    """Write a trace as torch.profiler exports it: three steps on the CPU, each with one operator that fills it."""
+    events = []
+    for i in range(3):
+        at = {"ph": "X", "pid": 1, "tid": 1, "ts": 1e3 * (1 + i * step_ms), "dur": 1e3 * step_ms}
+        events += [
+            {**at, "cat": "user_annotation", "name": f"ProfilerStep#{i}"},
+            {**at, "cat": "cpu_op", "name": "aten::mm"},
+        ]
+    Path(name).write_text(json.dumps({"traceEvents": events}))
+    return name
+
+
+def test_traces_are_gated_as_captures_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = [write_trace(f"before{i}.json", 20 + i / 10) for i in range(3)]
+    after = [write_trace(f"after{i}.json", 26 + i / 10) for i in range(3)]
+    assert run(["gate", "--update", "base.json", *before]) == 0
+    capsys.readouterr()
+    assert run(["gate", "base.json", *before]) == 0
+    assert capsys.readouterr().out.startswith("passed: ")
+    assert run(["gate", "--html", "gate.html", "base.json", *after]) == 3
+    assert "1.30x slower: 20.1 ms before, 26.1 ms after" in capsys.readouterr().out
+    assert "26.1 ms" in Path("gate.html").read_text()
+    assert run(["gate", before[0], after[0]]) == 0  # one run a side decides nothing
+    assert capsys.readouterr().out.startswith("undecided: ")
+
+
 def test_a_run_that_is_named_twice_is_one_run(reports, capsys):
     (before,), (after,) = reports("a", 20), reports("b", 40)
     assert run(["gate", "--baseline", before, "--baseline", before, after, after]) == 0

@@ -5,14 +5,17 @@ import math
 import re
 from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from diagnose.analyzers import META
 from diagnose.answer.cards import predictions
 from diagnose.answer.screen import MAX_WORDS, SMALL, answer, finding_rows
 from diagnose.model.words import english
 from diagnose.reports.saving_words import saving
+from diagnose.reports.text import render_answer
 from diagnose.text.numbers import duration, percent, plural
 from tests.pipeline.rendered import forms, part, read
 
@@ -253,6 +256,14 @@ def text(d):
             assert all(float(number.replace(",", "")) <= 100 for number in HIGHEST.findall(line)), line
 
 
+def lines(d):
+    """Check that the answer has at most twenty lines, and that all but commands fit."""
+    for width in (80, 100):
+        shown = render_answer(d, width=width, written=[Path("diagnose/20260101-000000/report.html")]).splitlines()
+        assert len(shown) <= 20, width
+        assert max(cell_len(line) for line in shown if not re.match(r" *(\$|>>>) ", line)) <= width
+
+
 def number(row, d):
     """Return what a finding of the list states: its worth, in a recording to be made again only its title."""
     finding = row.finding
@@ -309,7 +320,21 @@ def as_page(d):
     assert held["diagnosis"] == forms(d).json
 
 
-CHECKS = [shares, savings, additions, places, order, sentences, text, as_json, as_page, queue, partition, waterfall]
+CHECKS = [
+    shares,
+    savings,
+    additions,
+    places,
+    order,
+    sentences,
+    text,
+    lines,
+    as_json,
+    as_page,
+    queue,
+    partition,
+    waterfall,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.model.charts import Span
 from tests.reports.browsing import MARKS, WIDTHS, WebDriverWait, count, settle, webdriver
 from tests.reports.flow_forms import flow_of_rule
 
@@ -119,19 +120,43 @@ def test_a_flame_graph_is_walked_and_searched_by_keyboard(show, forms):
         return browser.execute_script(focused)
 
     browser.execute_script("document.querySelector('.frame[tabindex=\"0\"]').focus()")
-    assert press(keys.ARROW_DOWN).startswith("/home/ada/project/train.py(31): main, 6.00 ms, 100 %")
-    assert press(keys.ARROW_DOWN).startswith("torch/utils/data/dataloader.py")
-    assert press(keys.ARROW_DOWN).startswith("/home/ada/project/data.py")
+    assert press(keys.ARROW_DOWN) == "main train.py:31, /home/ada/project/train.py(31): main, 6.00 ms, 100 %"
+    assert press(keys.ARROW_DOWN).startswith("__next__ dataloader.py:701, torch/utils/data/dataloader.py")
+    assert press(keys.ARROW_DOWN).startswith("__getitem__ data.py:12, /home/ada/project/data.py")
     assert press(keys.ARROW_RIGHT).startswith("aten::stack, 1.00 ms, 17 %")
     assert press(keys.ENTER).startswith("aten::stack")
     assert flame(browser)[1] == "aten::stack"
-    assert press("0").startswith("data-stall, 6.00 ms")
+    assert press("0") == "data-stall 6.00 ms a step, 100 %"
     press("/")
     browser.switch_to.active_element.send_keys("data")
     assert browser.find_element("id", "flame-found").text == "2 found, 5.80 ms (97 %)"  # one is inside the other
     assert count(browser, ".frame.match") == 2
     browser.switch_to.active_element.send_keys(keys.ENTER)
     assert flame(browser)[1] == "__next__ dataloader.py:701"
+
+
+def test_the_name_of_a_box_has_the_text_that_is_seen(show, forms):
+    boxes = show(forms["gaps"]).find_elements("css selector", ".frame")
+    assert len(boxes) == 6
+    assert [box.text for box in boxes if box.text not in box.get_attribute("aria-label")] == []
+
+
+def test_deep_calls_have_thin_rows_until_a_part_of_the_step_is_shown(show, forms):
+    d = forms["gaps"]
+    nested = tuple(Span("host 4711", i * MS, (20 - i) * MS, f"call {i}", "operator") for i in range(9))
+    browser = show(replace(d, picture=d.picture._replace(spans=nested)))
+    box = browser.find_element("id", "timeline")
+    high = "return document.querySelector('#timeline canvas').clientHeight"
+    whole = browser.execute_script(high)
+    box.send_keys("w")
+    settle(browser)
+    assert browser.execute_script(high) == whole + 3 * 10  # of eight rows, three are as high as the first five
+    canvas = browser.find_element("css selector", "#timeline canvas")
+    webdriver.ActionChains(browser).move_to_element_with_offset(canvas, 80, 0).click().perform()
+    settle(browser)
+    box.send_keys("0")
+    settle(browser)
+    assert browser.execute_script(high) == whole
 
 
 def test_a_finding_leads_to_the_flame_graph_of_its_cause(show, forms):

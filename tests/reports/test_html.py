@@ -114,6 +114,39 @@ def test_findings_carry_evidence_examples_and_prescriptions(forms):
     assert text.count('class="show"') == 6  # the examples of the step that is drawn
 
 
+def test_findings_after_the_first_without_a_saving_are_folded(forms):
+    d = forms["gaps"]
+    none = tuple(replace(f, worth_ns=0.0, title=f"About {f.rule}") for f in d.findings)
+    text = render(replace(d, findings=(*d.findings[:2], *none[2:]), waterfall=None))
+    shown, _, folded = text.partition('<details class="noted">')
+    assert f"<summary>No saving known: {'; '.join(f.title for f in none[2:])}</summary>" in folded
+    assert re.findall(r'id="finding-(\d)"', shown) == ["1", "2"]
+    assert re.findall(r'id="finding-(\d)"', folded) == ["3", "4", "5", "6"]
+    assert '<details class="noted">' not in render(d)
+    again = replace(d, findings=none, record_again="Too little was recorded")
+    assert '<details class="noted">' not in render(again)
+
+
+def test_of_the_changes_of_a_finding_that_of_its_card_is_open_and_the_others_are_folded(forms):
+    d = forms["gaps"]
+    first = d.prescriptions[0]
+    other = replace(first, id="cache-samples", title="Cache the decoded samples", saves_ns=(MS, 2 * MS))
+    text = render(replace(d, prescriptions=(other, *d.prescriptions)))
+    finding = text[text.index('id="finding-1"') : text.index('id="finding-2"')]
+    one, another = re.findall(r'(<details class="also">.*?)?<section class="fix">\s*<h3>(.*?)</h3>', finding, re.DOTALL)
+    assert one == ("", "Load batches in worker processes")
+    assert another[1] == "Cache the decoded samples"
+    assert re.search(r"<summary>Or: Cache the decoded samples · saves .* per step", another[0])
+
+
+def test_what_is_closed_is_among_the_details(forms):
+    d = forms["gaps"]
+    page = render(replace(d, waterfall=None))
+    assert page.index('id="details"') < page.index('id="kernels"')  # of a device that waits
+    full = render(replace(d, verdict="kernel-bound"))
+    assert full.index('id="kernels"') < full.index('id="details"')
+
+
 def test_a_prescription_without_a_finding_is_still_shown(forms):
     extra = Prescription(
         "small-grid", "x", "Use a larger batch", "", "batch = 128", (0, MS), None, "may change the numbers"
@@ -285,6 +318,11 @@ def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
     known = replace(fix, saves_ns=(14 * MS, 16 * MS), predicted_step_ns=5 * MS, basis="replay")
     page = Page(render(replace(shown, prescriptions=(known,))))
     assert "saves 15.0 ms per step (14.0 ms to 16.0 ms) : 20.0 ms → 5.00 ms" in page.text
+
+
+def test_no_picture_is_without_a_description(any_form):
+    pictures = [attributes for _, attributes in Page(render(any_form)).tags if attributes.get("role") == "img"]
+    assert all(attributes["aria-label"] for attributes in pictures)
 
 
 def test_the_bar_shows_what_the_device_does(forms):

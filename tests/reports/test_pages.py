@@ -2,8 +2,11 @@
 
 import base64
 import re
+import statistics
 from dataclasses import replace
 from importlib import resources
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +16,14 @@ from diagnose.compare.gate import evaluate_gate
 from diagnose.compare.html import as_html
 from diagnose.compare.sides import side_of
 from diagnose.model.charts import SpanTable
+from diagnose.pipeline.run import analyze_paths
 from diagnose.reports import html as pages
 from diagnose.reports.html import render
 from diagnose.reports.language import language
 from tests.reports.browsing import MARKS, WIDTHS, appear, count, requests, settle
 
 pytest.importorskip("axe_core_python", reason="pages are checked with the package axe-core-python")
+TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 AXE = resources.files("axe_core_python") / "axe.min.js"
 
 pytestmark = MARKS
@@ -117,9 +122,75 @@ def test_every_control_of_every_page_is_reached_and_pressed_by_keyboard(show, pa
 @pytest.mark.full
 @pytest.mark.parametrize("kind", PAGES)
 def test_every_page_prints_on_a_few_pages(show, page_of, kind):
-    printed = show(page_of(kind)).execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
-    # A report takes six: its glossary grows with the rules that it names.
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed))) <= 7
+    assert 1 <= num_printed(show(page_of(kind))) <= 4
+
+
+def num_printed(browser) -> int:
+    """Return on how many pages of A4 the page is printed."""
+    size = {"preferCSSPageSize": True, "paperWidth": 8.27, "paperHeight": 11.69}
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", size)["data"])
+    return len(re.findall(rb"/Type\s*/Page\b", printed))
+
+
+PRINTED = (
+    "const shown = (s) => [...document.querySelectorAll(s)].filter((e) => e.getClientRects().length);"
+    "const cut = (e) => e.scrollHeight > e.clientHeight + 2 || e.scrollWidth > e.clientWidth + 2;"
+    "return {parts: shown('.part').map((e) => e.id), heads: shown('#kernel-table thead button').length,"
+    "rows: shown('#kernel-table tbody tr').length, note: shown('#kernels .printed').map((e) => e.textContent)[0],"
+    "findings: shown('.finding > summary').length, second: shown('#finding-2 .fix').length,"
+    "cut: shown('.scroll, .flame-scroll, pre').filter(cut).length,"
+    "bars: shown('.bar').map((e) => [e.getBoundingClientRect().top, e.getBoundingClientRect().bottom])}"
+)
+
+
+def test_what_is_open_is_printed_whole_and_what_is_closed_is_not(show, forms):
+    d = forms["gaps"]
+    families = {f"a family of kernels {i}": 1 / 9 for i in range(9)}  # whose names take two lines
+    browser = show(replace(d, verdict="kernel-bound", kernel_families=families))
+    assert num_printed(browser) <= 4
+    browser.execute_script("document.getElementById('finding-2').open = true")
+    try:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", A4)
+        found = browser.execute_script(PRINTED)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert found["parts"] == ["flame", "what-if", "kernels"]
+    assert found["heads"] == 9
+    assert (found["rows"], found["note"]) == (10, "Printed: the first 10 of 12 kernels.")
+    assert found["findings"] == 6
+    assert found["second"] == 1
+    assert found["cut"] == 0
+    assert all(above[1] <= below[0] for above, below in pairwise(found["bars"]))
+
+
+SCREEN = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+A4 = {"width": 688, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # without the margins, CSS pixels
+
+
+def height(browser) -> int:
+    """Return how high the page is on a screen of 1440 x 900."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SCREEN)
+    try:
+        settle(browser)
+        return browser.execute_script("return document.documentElement.scrollHeight")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("form", ["gaps", "cpu_bound", "no_gpu", "inference"])
+def test_a_page_takes_three_screens_as_opened(show, forms, form):
+    assert height(show(forms[form])) <= 3 * 900
+
+
+@pytest.mark.full
+def test_half_of_the_bundled_captures_have_a_page_of_three_screens(show):
+    captures = sorted(path for path in TRACES.iterdir() if path.is_dir())
+    heights = [height(show(analyze_paths([path]))) for path in captures]
+    assert len(heights) > 12
+    assert statistics.median(heights) <= 3 * 900
+    assert max(heights) <= 4 * 900
 
 
 @pytest.mark.parametrize(

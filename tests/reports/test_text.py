@@ -173,7 +173,8 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
     assert "     train.py:31  saves 5.00 ms of the 6.00 ms" in lines
-    assert "     train.py:42  saves 3.00 ms per step   after change 1 (without: up to 2.40" in lines
+    assert "     train.py:42  saves 3.00 ms per step  after change 1 (without: up to" in lines
+    assert "     2.40 ms) · may change the numbers" in lines
 
 
 def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
@@ -182,9 +183,8 @@ def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
     for shown in (run, replace(run, waterfall=None, prescriptions=())):
         assert "  step now        20.0 ms" in render(shown)
         assert (
-            "the step waited for its next batch 30.0 %, computing 26.6 %, communication not overlapped 3.5 %, copies "
-            "not overlapped 2.1 %"
-        ) in " ".join(render(shown).split())
+            "\n                 the step waited for its next batch 30.0 %, computing 26.6 %, idle 37.8 %\n"
+        ) in render(shown)  # the largest that fit on the line
 
 
 def test_no_share_of_the_step_is_torn_from_its_sign(forms):

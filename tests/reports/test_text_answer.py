@@ -1,5 +1,6 @@
 """The answer in a terminal: the first screen, the code of its first change, and where the rest is."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,50 @@ def test_every_line_of_the_answer_fits(any_form, width):
     lines = render_answer(any_form, width=width, written=[PAGE]).splitlines()
     assert max(map(cell_len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_answer_has_at_most_twenty_lines(any_form, width):
+    assert len(render_answer(any_form, width=width, written=[PAGE]).splitlines()) <= 20
+
+
+@pytest.mark.parametrize("width", range(60, 101, 4))
+def test_no_number_is_parted_from_its_unit(any_form, width):
+    assert not re.search(r"\d\n *(%|×|ns|µs|ms|s)\b", render_answer(any_form, width=width, written=[PAGE]))
+
+
+def test_what_is_not_needed_to_act_on_the_first_change_gives_way_after_its_code(forms):
+    d = forms["trials"]
+    text = render_answer(d, width=80)
+    assert "\nTrials\n  1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical\n  0.98 × " in text
+    assert "(predicted" not in text
+    many = replace(d, trials=(*d.trials, *(replace(d.trials[1], id=f"fix-{i}") for i in range(9))))
+    text = render_answer(many, width=80)
+    assert text.count("\n") == 20
+    assert re.search(r"\n  and \d+ more trials\n", text)
+
+
+def test_the_changes_after_the_first_have_a_line_each_where_there_is_little_room(forms):
+    d = forms["gaps"]
+    short = replace(d.prescriptions[0], after="a = 1")
+    text = render_answer(replace(d, prescriptions=(short, d.prescriptions[1])), width=100)
+    assert "after change 1 (without: up to 2.40 ms) · may change the" in text
+    text = render_answer(replace(d, cpu_wait=0.5), width=80)
+    assert "     train.py:42  saves 3.00 ms  after change 1 (without: up to 2.40 ms)\n" in text
+    assert "may change the numbers: augmentation draws" in text  # of the first change all is said
+
+
+def test_the_largest_parts_of_the_step_are_named_in_one_line(forms):
+    d = forms["gaps"]
+    lines = render_answer(d, width=80).splitlines()
+    assert "                 computing 38.0 %, idle 54.0 %" in lines
+    assert "communication not overlapped 5.0 %, idle 54.0 %" in render_answer(d, width=100)
+
+
+def test_what_the_answer_is_from_takes_one_line(any_form):
+    *_, source, last = render_answer(any_form, width=80, written=[PAGE]).splitlines()
+    assert last == "Queue, all findings, code: out/report.html, or --verbose"
+    assert source.startswith(("step ", "  "))
 
 
 def test_the_answer_of_a_capture_with_one_change_has_at_most_twenty_lines():
@@ -52,8 +97,8 @@ def test_of_long_code_the_answer_has_eight_lines_or_as_many_as_twenty_in_all_lea
     d = forms["gaps"]
     fix = replace(d.prescriptions[0], after="\n".join(f"line_{i}" for i in range(10)))
     text = render_answer(replace(d, prescriptions=(fix,)))
-    assert text.count("│ line_") == 3
-    assert "│ line_2\n         │ … 7 more lines\n" in text
+    assert text.count("│ line_") == 5
+    assert "│ line_4\n         │ … 5 more lines\n" in text
     short = render_answer(replace(d, prescriptions=(fix,), trust=(), waterfall=None, findings=d.findings[:1]))
     assert 3 < short.count("│ line_") <= 8
     assert short.count("\n") <= 20
@@ -71,14 +116,16 @@ def test_the_last_line_names_the_page(forms):
     def last(written):
         return render_answer(forms["gaps"], written=written).splitlines()[-1]
 
-    assert last([Path("report.json"), PAGE]) == "Queue, all findings and their code: out/report.html, or --verbose"
+    assert last([Path("report.json"), PAGE]) == "Queue, all findings, code: out/report.html, or --verbose"
     for written in ([], [Path("report.json")]):
-        assert last(written) == "Queue, all findings and their code: --verbose"
-    assert last(None) == "Queue, all findings and their code: to_html(path)"  # from Python
+        assert last(written) == "Queue, all findings, code: --verbose"
+    assert last(None) == "Queue, all findings, code: to_html(path)"  # from Python
 
 
 def test_trials_are_part_of_the_answer(forms):
-    text = render_answer(forms["trials"])
+    d = forms["trials"]
+    assert "failed compile-fix  It ended with exit code 1." in render_answer(d)
+    text = render_answer(replace(d, trials=d.trials[:1], prescriptions=d.prescriptions[:1], replay_error=None))
     assert "1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical  step 20.0 ms to 14.1 ms" in text
-    assert "failed compile-fix  It ended with exit code 1." in text
+    assert "│" not in text  # what was measured comes before the code
     assert "\nTrials\n" not in render_answer(forms["gaps"])
