@@ -60,7 +60,12 @@ LABEL_WIDTH = 11  # of the names at the left of the queue's rows
 ANSWER_LINES = 20
 LEAST = tuple(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1))
 FULL = tuple(Form(num) for num in range(8, 2, -1))
-BRIEF = Form(3, is_brief=True), Form(0, is_brief=True), *LEAST
+BRIEF = (
+    *(Form(num, is_brief=True) for num in range(8, 2, -1)),
+    *(Form(num, is_brief=True, has_gap=False) for num in range(4, 0, -1)),
+    Form(0, is_brief=True),
+    *LEAST,
+)
 BAR_CELLS, FORECAST_CELLS, MIN_BAR_CELLS = 10, 30, 4  # of fewer cells a bar shows little
 KERNEL_NUMBERS_WIDTH = 52  # of the columns of a kernel before its name
 MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
