@@ -53,13 +53,18 @@ def build(out: Path, *, isolated: bool) -> tuple[Path, Path]:
     how = [] if isolated else ["--no-isolation"]
     with tempfile.TemporaryDirectory(prefix="diagnose-build-") as folder:
         source = Path(folder, "source")
-        for name in run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0"):
-            path = ROOT / name
-            if name and os.path.lexists(path):
-                (source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, source / name, follow_symlinks=False)
+        copy_tree(source)
         run(sys.executable, "-m", "build", *how, "--outdir", out, source)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+
+
+def copy_tree(folder: Path) -> None:
+    """Copy what git would hand out of this tree."""
+    for name in run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0"):
+        path = ROOT / name
+        if name and os.path.lexists(path):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, folder / name, follow_symlinks=False)
 
 
 def expected_files() -> set[str]:
