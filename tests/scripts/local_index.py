@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-HERE = sysconfig.get_path("purelib")
+HERE = Path(sysconfig.get_path("purelib"))
+OF_DIAGNOSE = ("torch_diagnose", "__editable__")  # what this tree has there
 
 
 def pins() -> dict[str, str]:
@@ -50,9 +51,17 @@ def make_index(folder: Path, needed: list[Requirement], others: Iterable[str]) -
     """Write a stand-in for each package that the wheel names, and for others, and a wheel of setuptools."""
     pinned = pins()
     names = {canonicalize_name(one.name) for one in needed} | set(others)
+    modules = folder / "modules"
+    modules.mkdir()
+    for path in HERE.iterdir():
+        if not path.name.startswith(OF_DIAGNOSE):
+            (modules / path.name).symlink_to(path)
     for name in names - {"torch-diagnose", "setuptools"}:
         make_wheel(
-            folder, name, pinned.get(name, "9999"), {"stand_ins.pth": f"{HERE}\n".encode()} if name == "torch" else {}
+            folder,
+            name,
+            pinned.get(name, "9999"),
+            {"stand_ins.pth": f"{modules}\n".encode()} if name == "torch" else {},
         )
     files = {str(path): path.read_binary() for path in metadata.files("setuptools") or () if path.suffix != ".pyc"}
     make_wheel(folder, "setuptools", metadata.version("setuptools"), files)

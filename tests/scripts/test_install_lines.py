@@ -17,7 +17,16 @@ ROOT = Path(__file__).parents[2]
 LINES = printed_lines()
 INSTALL = "pip install "
 RUNNERS = {"uv": "uv==0.13.8", "pipx": "pipx==1.18.4"}
-PROJECT = '[project]\nname = "training"\nversion = "1"\n[tool.setuptools]\npy-modules = []\n'
+PROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "training"
+version = "1"
+[tool.setuptools]
+packages = ["ours"]
+"""
 TRACE = ROOT / "fixtures" / "traces" / "slow_dataset-planted"
 
 
@@ -170,9 +179,14 @@ def test_the_lines_for_a_mixed_up_environment_repair_it(first, index, settings, 
 def test_the_command_runs_without_an_installation(tool, line, settings, tmp_path):
     tools = tmp_path / "tools"
     subprocess.run([sys.executable, "-m", "venv", tools], check=True)
-    got = subprocess.run([tools / "bin" / "pip", "install", "-q", RUNNERS[tool]], capture_output=True, check=False)
-    if got.returncode:
-        pytest.skip(f"no index of packages that has {RUNNERS[tool]} can be reached")
+    for words in (
+        ["install", RUNNERS[tool]],
+        ["download", "--dest", tmp_path / "wheels", "pip"],
+    ):  # pipx wants a new pip
+        got = subprocess.run([tools / "bin" / "pip", "-q", *words], capture_output=True, check=False)
+        if got.returncode:
+            pytest.skip(f"no index of packages that has {words[-1]} can be reached")
+    settings["PIP_FIND_LINKS"] += f" {tmp_path / 'wheels'}"
     settings["PATH"] = f"{tools / 'bin'}{os.pathsep}{settings['PATH']}"
     printed = typed(f"{line} diagnose analyze -q --json {TRACE}", settings, tmp_path)
     assert '"dominant": "data-stall"' in printed
