@@ -1,6 +1,5 @@
 """scripts/python and .ci/matrix: which environment they make and use. A shell script stands for every Python."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,12 +11,25 @@ PYTHON = """\
 echo "$*" >>"$CALLS"
 case "$*" in
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-"-m pip freeze"*) printf 'sympy==1.13.1\\ntorch==2.6.0\\n' ;;
+"-m pip install"*--no-deps*)
+    described=${0%/bin/python}/lib/python3.10/site-packages/torch-2.6.0.dist-info
+    mkdir -p "$described"
+    printf 'Name: torch\\nRequires-Dist: jinja2\\nRequires-Dist: sympy==1.13.1; x\\n' >"$described/METADATA"
+    ;;
 "-m pip install"*" -c "*) cat "$(echo "$*" | sed 's/.* -c \\([^ ]*\\) .*/\\1/')" >"$CALLS.pins" ;;
 "-m pytest"*) echo "$TESTS" && [ "$TESTS" = "3 passed" ] ;;
 "-c "*platform*) echo 3.10.13 2.6.0 ;;
 -c*|-m*) ;;
 *) echo "$0|${PYTHONPATH-}|$*" ;;
+esac
+"""
+UV = """\
+#!/bin/sh
+echo "uv $*" >>"$CALLS"
+case "$*" in
+"venv -q --python "*) "$4" -m venv "$5" ;;
+"pip install "*) "$(echo "$*" | sed 's/.* --python //')" -m "$@" ;;
+*) exit 1 ;;
 esac
 """
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
@@ -31,19 +43,25 @@ def checkout(tmp_path, monkeypatch):
         (tmp_path / "main" / name).write_bytes((ROOT / name).read_bytes())
         (tmp_path / "main" / name).chmod(0o755)
     (tmp_path / "main" / "pyproject.toml").write_text("dependencies\n[tool.pytest.ini_options]\n")
-    (tmp_path / "main" / "constraints.txt").write_text('sympy==1.14.0\nnumpy==2.4.6; python_version >= "3.11"\n')
+    (tmp_path / "main" / "constraints.txt").write_text(
+        'torch==2.13.0\nsympy==1.14.0\njinja2==3.1.6\nnumpy==2.4.6; python_version >= "3.11"\n'
+    )
     (tmp_path / "main" / ".gitignore").write_text(".venv\n")
+    (tmp_path / "bin").mkdir()
     for name in ("python3", "python3.10"):
-        (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(PYTHON)
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        stand_in(tmp_path / "bin" / name, PYTHON)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     for name in ("PYTHON", "MATRIX_VENV", "MATRIX_TORCH", "GIT_DIR"):
         monkeypatch.delenv(name, raising=False)
     for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "x")):
         subprocess.run([*GIT, *words], cwd=tmp_path / "main", check=True)
     return tmp_path / "main"
+
+
+def stand_in(path, script):
+    path.write_text(script)
+    path.chmod(0o755)
 
 
 def run(*words):
@@ -74,13 +92,18 @@ def test_a_linked_worktree_with_other_pins_makes_its_own(checkout):
     assert run(tree / "scripts" / "python", "a.py") == (0, [own])
 
 
-def test_a_row_of_the_matrix_has_the_versions_and_what_the_tests_ended_with(checkout, tmp_path, monkeypatch):
+@pytest.mark.parametrize("tool", ["venv", "uv"])
+def test_a_row_of_the_matrix_has_the_versions_and_what_the_tests_ended_with(tool, checkout, tmp_path, monkeypatch):
+    if tool == "uv":
+        stand_in(tmp_path / "bin" / "uv", UV)
     monkeypatch.setenv("TESTS", "3 passed")
     code, lines = run(checkout / ".ci" / "matrix", "3.10:torch==2.6.*")
     assert (code, [line.split() for line in lines[1:]]) == (0, [["3.10.13", "2.6.0", "3", "passed"]])
-    assert "-m pip install -qq --disable-pip-version-check torch==2.6.*\n" in (tmp_path / "calls").read_text()
+    calls = (tmp_path / "calls").read_text()
+    assert "-m pip install -q --no-deps torch==2.6.*" in calls
+    assert ("uv pip install" in calls) == (tool == "uv")
     pins = (tmp_path / "calls.pins").read_text().splitlines()
-    assert pins == ["sympy==1.13.1", "torch==2.6.0", 'numpy==2.4.6; python_version >= "3.11"']
+    assert pins == ["jinja2==3.1.6", 'numpy==2.4.6; python_version >= "3.11"']
     assert not (checkout / ".venv").exists()
 
 
