@@ -14,7 +14,7 @@ case "$*" in
 "-m pip install"*--no-deps*)
     described=${0%/bin/python}/lib/python3.10/site-packages/torch-2.6.0.dist-info
     mkdir -p "$described"
-    printf 'Name: torch\\nRequires-Dist: jinja2\\nRequires-Dist: sympy==1.13.1; x\\n' >"$described/METADATA"
+    printf 'Name: torch\\nRequires-Dist: jinja2\\nRequires-Dist: sympy (==1.13.1) ; x\\nRequires-Dist: triton==3.2.0; x\\n' >"$described/METADATA"
     ;;
 "-m pip install"*" -c "*) cat "$(echo "$*" | sed 's/.* -c \\([^ ]*\\) .*/\\1/')" >"$CALLS.pins" ;;
 "-m pytest"*) echo "$TESTS" && [ "$TESTS" = "3 passed" ] ;;
@@ -44,7 +44,7 @@ def checkout(tmp_path, monkeypatch):
         (tmp_path / "main" / name).chmod(0o755)
     (tmp_path / "main" / "pyproject.toml").write_text("dependencies\n[tool.pytest.ini_options]\n")
     (tmp_path / "main" / "constraints.txt").write_text(
-        'torch==2.13.0\nsympy==1.14.0\njinja2==3.1.6\nnumpy==2.4.6; python_version >= "3.11"\n'
+        'torch==2.13.0\ntriton==3.7.1\nsympy==1.14.0\njinja2==3.1.6\nnumpy==2.4.6; python_version >= "3.11"\n'
     )
     (tmp_path / "main" / ".gitignore").write_text(".venv\n")
     (tmp_path / "bin").mkdir()
