@@ -14,7 +14,8 @@ case "$*" in
 "-m pip install"*--no-deps*)
     described=${0%/bin/python}/lib/python3.10/site-packages/torch-2.6.0.dist-info
     mkdir -p "$described"
-    printf 'Name: torch\\nRequires-Dist: jinja2\\nRequires-Dist: sympy (==1.13.1) ; x\\nRequires-Dist: triton==3.2.0; x\\n' >"$described/METADATA"
+    for line in "Name: torch" "Requires-Dist: jinja2" "Requires-Dist: sympy (==1.13.1)" \\
+        "Requires-Dist: triton==3.2.0; x"; do echo "$line" >>"$described/METADATA"; done
     ;;
 "-m pip install"*" -c "*) cat "$(echo "$*" | sed 's/.* -c \\([^ ]*\\) .*/\\1/')" >"$CALLS.pins" ;;
 "-m pytest"*) echo "$TESTS" && [ "$TESTS" = "3 passed" ] ;;
