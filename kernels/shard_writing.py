@@ -212,7 +212,9 @@ def _parquet_reader(table: Path) -> tuple[str, Any]:  # packages without types
             return name, import_module(name)
         except ImportError:
             continue
-    raise ModuleNotFoundError(f"{table} is a Parquet file: pip install pyarrow to read it, or write it as a CSV.")
+    raise ModuleNotFoundError(
+        f"{table} is a Parquet file. Write it as a CSV, or install what reads it: pip install pyarrow."
+    )
 
 
 def _check_columns(table: Path, columns: tuple[str, str], held: Iterable[str]) -> None:

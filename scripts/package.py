@@ -36,11 +36,12 @@ class PackageError(Exception):
 
 
 def run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-    """Run a command and return its standard output.
+    """Run a command, which does not see this tree by PYTHONPATH, and return its standard output.
 
     Raises:
         PackageError: it failed.
     """
+    env = {name: value for name, value in (env or os.environ).items() if name != "PYTHONPATH"}
     ended = subprocess.run([*map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if ended.returncode:
         shown = "\n".join((ended.stdout + ended.stderr).strip().splitlines()[-15:])
@@ -53,13 +54,18 @@ def build(out: Path, *, isolated: bool) -> tuple[Path, Path]:
     how = [] if isolated else ["--no-isolation"]
     with tempfile.TemporaryDirectory(prefix="diagnose-build-") as folder:
         source = Path(folder, "source")
-        for name in run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0"):
-            path = ROOT / name
-            if name and os.path.lexists(path):
-                (source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, source / name, follow_symlinks=False)
+        copy_tree(source)
         run(sys.executable, "-m", "build", *how, "--outdir", out, source)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+
+
+def copy_tree(folder: Path) -> None:
+    """Copy what git would hand out of this tree."""
+    for name in run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0"):
+        path = ROOT / name
+        if name and os.path.lexists(path):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, folder / name, follow_symlinks=False)
 
 
 def expected_files() -> set[str]:
@@ -87,24 +93,26 @@ def check_content(wheel: Path) -> None:
 
 def install(built: Path, python: str, folder: Path, *, torch: bool, dependencies: bool) -> Path:
     """Install what was built in a fresh environment and return its Python."""
-    # An environment's own setuptools (65 on Python 3.11) would stand before that of the environment at hand.
-    run(python, "-m", "venv", *([] if dependencies or torch else ["--without-pip"]), folder)
+    run(python, "-m", "venv", "--without-pip", folder)
     inside = folder / "bin" / "python"
-    pip = (inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", ROOT / "constraints.txt")
+    pip = (sys.executable, "-m", "pip", "-q", "--disable-pip-version-check")
+    install = (*pip, "--python", inside, "install", "-c", ROOT / "constraints.txt")
     if torch:
-        run(*pip, built)
+        run(*install, built)
         return inside
     if not dependencies:  # those of the environment at hand serve, and nothing is downloaded
+        if built.suffix == ".gz":
+            run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "made", built)
+            built = next((folder / "made").iterdir())
+        run(*install, "--no-deps", built)  # before that environment is seen, where this tree is installed
         site = run(inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         here = run(sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         Path(site, "dependencies.pth").write_text(f"{here}\n", encoding="utf-8")
-        isolation = ["--no-build-isolation"] if built.suffix == ".gz" else []
-        run(*pip, "--no-deps", *isolation, built)
         return inside
-    run(*pip, "--no-deps", built)
+    run(*install, "--no-deps", built)
     code = "from importlib.metadata import requires; print('\\n'.join(requires('torch-diagnose')))"
     needed = [line for line in run(inside, "-c", code).splitlines() if "extra ==" not in line]
-    run(*pip, *[line for line in needed if not line.startswith("torch")])
+    run(*install, *[line for line in needed if not line.startswith("torch")])
     return inside
 
 
@@ -112,7 +120,6 @@ def check_installed(python: Path) -> str:
     """Check that the command works where it was installed, and return its version."""
     with tempfile.TemporaryDirectory(prefix="diagnose-try-") as elsewhere:
         env = {**os.environ, "DIAGNOSE_NO_CACHE": "1"}
-        env.pop("PYTHONPATH", None)
         command = python.parent / "diagnose"
         where = run(python, "-c", "import diagnose; print(diagnose.__file__)", cwd=Path(elsewhere), env=env).strip()
         if not Path(where).is_relative_to(python.parents[1]):

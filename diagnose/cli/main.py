@@ -16,7 +16,7 @@ import click
 
 from diagnose.cli.commands import cli
 from diagnose.cli.settings import ENVIRONMENT_PREFIX, defaults_of
-from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, UsageError, is_debugging
+from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, is_debugging
 from diagnose.model.files import DISK_ERRORS, cannot_write
 from diagnose.text.plain_text import clean, middle, one_line
 
@@ -25,14 +25,12 @@ __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
 COLLECT_AFTER = 200_000  # new objects: a start makes many that stay, and walking them takes a tenth of its time
-OF_ANOTHER_PACKAGE = "patchlib.py"  # a file of the distribution `diagnose`, which imports under our name
 MAX_SHOWN_NAME = 200  # characters of a path in an error
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; no exception but SystemExit leaves this function."""
     try:
-        _check_package()
         code = cli.main(
             args=None if argv is None else list(argv),
             prog_name="diagnose",
@@ -55,19 +53,6 @@ def run(argv: Sequence[str] | None = None) -> int:
             _complain(str(full), full)
             return OutputError.exit_code
         return _unforeseen(error)
-
-
-def _check_package() -> None:
-    """Make sure that no other package has put its files among ours.
-
-    Raises:
-        UsageError: the distribution `diagnose`, a debugger of other authors, is installed too.
-    """
-    if (Path(__file__).parents[1] / OF_ANOTHER_PACKAGE).exists():
-        raise UsageError(
-            "Another package is installed under the name diagnose, and the two overwrite each other: run pip uninstall "
-            "-y diagnose torch-diagnose, then pip install torch-diagnose."
-        )
 
 
 def main() -> NoReturn:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import diagnose
 from diagnose.cli import main as cli
 from diagnose.errors import CaptureError, InputError
 from diagnose.model.charts import HostOperator
@@ -250,8 +251,18 @@ def test_the_end_of_a_full_device_is_pythons_own():
     assert "No space left" in left.stderr
 
 
-def test_another_package_of_the_name_is_said(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli" / "main.py"))
-    (tmp_path / "patchlib.py").touch()
-    assert cli.run(["--version"]) == 2
-    assert "pip uninstall -y diagnose torch-diagnose, then pip install torch-diagnose" in capsys.readouterr().err
+def test_files_of_another_package_of_the_name_are_reported(tmp_path):
+    package = tmp_path / "diagnose"
+    package.mkdir()
+    for path in Path(diagnose.__file__).parent.iterdir():
+        (package / path.name).symlink_to(path)
+    (package / "__init__.py").unlink()
+    for name in ("__init__.py", "patchlib.py"):  # installed last, the other package's has no version
+        (package / name).touch()
+    code = "from diagnose.cli.main import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip uninstall -y diagnose torch-diagnose, then pip install torch-diagnose." in done.stderr
+    assert "Traceback" not in done.stderr

@@ -17,7 +17,7 @@ def test_wheel_and_source_distribution_work_in_fresh_environments():
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
-    assert lines[0].startswith("built diagnose-")
+    assert lines[0].startswith("built torch_diagnose-")
     assert [line.partition(":")[0].rpartition(".")[2] for line in lines[1:]] == ["whl", "gz"]
     assert all("works on Python" in line for line in lines[1:])
 

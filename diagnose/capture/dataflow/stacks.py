@@ -101,6 +101,8 @@ class Stacks:
                 if kind & USER:
                     found.append(id(code))
                     found.append(frame.f_lasti)
+                    if kind & FUNCTION and called is None:
+                        kinds |= FUNCTION
                     if kind & BOTTOM:
                         break
                 elif kind == ENGINE and called is None:
@@ -135,18 +137,27 @@ class Stacks:
 
 
 def _kind(code: CodeType) -> int:
+    # From torch 2.15 on, no Python frame of `Function.apply` is between the script and the `forward` that it calls.
+    function = FUNCTION if code.co_name == "forward" and _is_of_autograd_function(code) else 0
     if is_users(code):
         if code.co_name in _INLINED:
             return 0
-        return USER | (BOTTOM if code.co_name == "<module>" else 0)
+        return USER | (BOTTOM if code.co_name == "<module>" else 0) | function
     if not code.co_filename.startswith(_TORCH):
-        return 0
+        return function
     if code.co_name in _FUNCTIONS:
         return _FUNCTIONS[code.co_name]
     if code.co_name == "_fn" and "callback" in code.co_freevars:  # the name of compile_wrapper in older releases
         return COMPILED
     file = code.co_filename[len(_TORCH) :]
-    return next((kind for start, kind in _KINDS if file.startswith(start)), 0)
+    return next((kind for start, kind in _KINDS if file.startswith(start)), 0) | function
+
+
+def _is_of_autograd_function(forward: CodeType) -> bool:
+    classes: list[type] = [torch.autograd.Function]
+    for each in classes:
+        classes += each.__subclasses__()
+    return any(getattr(getattr(each, "forward", None), "__code__", None) is forward for each in classes)
 
 
 def _line(code: CodeType, at: int) -> int:
