@@ -56,8 +56,8 @@ ADVICE = (
         after="""loss = criterion(outputs, y)
 if coefficient != 0:   # the term is computed only if it counts
     loss = loss + coefficient * penalty(outputs)""",
-        watch="Parameters that only the term uses get no gradient then instead of one of zeros: weight decay and momentum "
-        "leave them as they are, and DistributedDataParallel needs `find_unused_parameters=True`.",
+        watch="Parameters that only the term uses then get no gradient, instead of zeros: weight decay and momentum no "
+        "longer change them, and DistributedDataParallel needs `find_unused_parameters=True`.",
         when=of_kind("zero factor"),
         least=0.8,  # the zeros that were added to other gradients are a part of them
     ),

@@ -10,8 +10,8 @@ Why it costs
 
 What to do
     Look rows up by index. Pad each batch to its own longest row. Select labeled rows before the last layers, and the
-    pairs inside a cutoff before the layers of each pair. Use `is_causal=True`, `torch.topk` instead of a sort, `torch.set_flush_denormal(True)`, or
-    `nn.Embedding(..., sparse=True)`.
+    pairs inside a cutoff before the layers of each pair. Use `is_causal=True`, `torch.topk` instead of a sort,
+    `torch.set_flush_denormal(True)`, or `nn.Embedding(..., sparse=True)`.
 
 How sure
     High for one-hot rows, padding and masks. Needs `diagnose trace`.
@@ -81,7 +81,7 @@ loss = F.cross_entropy(logits, labels[keep])
         id="select-rows",
         title="Compute only the rows whose factor is not 0 ({masked:share} are multiplied by zero)",
         numerics=rounding("sums over fewer rows are taken in another order"),
-        after="""keep = mask.nonzero(as_tuple=True)   # once, before anything is computed of the rows: pairs, events, tokens
+        after="""keep = mask.nonzero(as_tuple=True)   # once, before what is computed of the rows: pairs, events, tokens
 rows = head(x[keep]) * mask[keep][:, None]   # the layers of each row: only of those that count
 out = torch.zeros(len(x), rows.shape[-1]).index_add(0, keep[0], rows)   # in place of the sum over all of them""",
         needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
@@ -159,7 +159,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
             "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect.",
-            "masked rows": f"{share} of the rows ({shape}) are multiplied by zero: the factor is made at {at(one.value_line)}.",
+            "masked rows": f"{share} of the rows are multiplied by zero: the factor ({shape}){made}.",
             "triangle": f"The mask ({shape}){made} hides half of the scores.",
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
             "sorted": f"{share} of what {used} sorts ({shape}) is not read.",

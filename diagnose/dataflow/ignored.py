@@ -155,9 +155,9 @@ def _source(graph: Graph, i: int) -> _Rows | None:
             num = num_elements(one.reads[1].shape)
             share = zero_share(value, num)
             found.append(_Rows(num, 1.0 if share is None else share, share is not None, use.value))
-        elif name in _LEAVES_OUT and value.zero_rows >= MIN_IGNORED > before[0]:
+        elif name in _LEAVES_OUT and 1 > value.zero_rows >= MIN_IGNORED > before[0]:
             found.append(_Rows(num_elements(value.shape[:-1]), value.zero_rows, True, use.value))
-        elif name in _LEAVES_OUT and value.zeros >= MIN_IGNORED > before[1]:
+        elif name in _LEAVES_OUT and 1 > value.zeros >= MIN_IGNORED > before[1]:
             found.append(_Rows(num_elements(value.shape), value.zeros, True, use.value))
     # Of two arguments the one with fewer and longer rows.
     return min((one for one in found if one.share >= MIN_IGNORED), key=lambda one: one.num, default=None)

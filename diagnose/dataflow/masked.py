@@ -53,7 +53,7 @@ def _masks(graph: Graph, rows: list[int]) -> dict[_Mask, float]:
             value, num = graph.values[use.value], num_elements(use.shape)
             share = value.zeros if name == "mul" else _share(graph, one, num) * (use.dtype == "bool")
             is_whole = num == num_elements(value.shape)
-            if share >= MIN_IGNORED and is_whole and num > 1 and leading(one.writes[0], num):
+            if 1 > share >= MIN_IGNORED and is_whole and num > 1 and leading(one.writes[0], num):
                 masks[_Mask(use.value, num)] = share
     return masks
 
@@ -70,12 +70,12 @@ def _zero(graph: Graph, rows: list[int], mask: _Mask) -> set[int]:
     zero = {mask.value}
     for i in rows:
         one = graph.operators[i]
-        if len(one.writes) != 1 or not leading(one.writes[0], mask.num):
+        if not one.writes or not leading(one.writes[0], mask.num):
             continue
-        is_by_row = one.phase == "backward" or _makes_rows(one, mask.num)
+        is_by_row = _makes_rows(graph.operators[one.forward] if one.forward >= 0 else one, mask.num)
         reads = any(use.value in zero and leading(use, mask.num) for use in one.reads)
         if reads and is_by_row and _share(graph, one, mask.num) >= MIN_IGNORED:
-            zero.add(one.writes[0].value)
+            zero.add(one.writes[0].value)  # further results are sums over the rows
     return zero
 
 
@@ -85,7 +85,7 @@ def _summed(graph: Graph, rows: list[int], num: int, zero: set[int]) -> set[int]
         i
         for i in rows
         if base_name(one := graph.operators[i]) in _SUMS or is_product(one)
-        if not {use.value for use in one.writes} <= zero
+        if not _makes_zero(one, zero)
         if any(use.value in zero and leading(use, num) and not keeps_rows(one, use, num) for use in one.reads)
     }
 
@@ -96,7 +96,7 @@ def _before(graph: Graph, rows: list[int], mask: _Mask, zero: set[int], summed: 
 
     def is_needless(j: int, value: int) -> bool:
         one = graph.operators[j]
-        makes = j in found or j in summed or (bool(one.writes) and all(use.value in zero for use in one.writes))
+        makes = j in found or j in summed or _makes_zero(one, zero)
         return makes and all(leading(use, mask.num) for use in one.reads if use.value == value)
 
     for i in reversed(rows):
@@ -112,7 +112,12 @@ def _before(graph: Graph, rows: list[int], mask: _Mask, zero: set[int], summed: 
     return found
 
 
+def _makes_zero(one: Operator, zero: set[int]) -> bool:
+    return bool(one.writes) and one.writes[0].value in zero
+
+
 def _makes_rows(one: Operator, num: int) -> bool:
     """Return whether an operator makes each of so many rows without the others."""
-    is_by_element = is_pointwise(one) or is_copy(one)
-    return bool(leading(one.writes[0], num)) and (is_by_element or any(keeps_rows(one, use, num) for use in one.reads))
+    if not one.writes or not leading(one.writes[0], num):
+        return False
+    return is_pointwise(one) or is_copy(one) or any(keeps_rows(one, use, num) for use in one.reads)
