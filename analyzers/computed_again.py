@@ -50,11 +50,11 @@ for rows in torch.randperm(len(x)).split(32):
 ADVICE = (
     Advice(
         id="one-backward",
-        title="Sum the losses and call backward once{there}",
+        title="Call backward once, on the sum of the losses{there}",
         numerics=rounding("gradients are added in another order"),
         after="""losses = [criterion(head(features), y) for head, y in zip(heads, targets)]
 torch.stack(losses).sum().backward()   # once, after the last of them: no retain_graph=True""",
-        needs="losses that no line changes by the gradients of another one",
+        needs="memory for the graphs of all losses until then; no loss may use the gradients of another one",
         when=of_kind("backward"),
         least=0.8,
     ),
@@ -79,11 +79,11 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield what is computed again for certain; what a checkpoint repeats is the rule `recompute`."""
     for one in flow.found.computed_again:
         if one.kind == "backward":
-            title = f"The backward pass runs {one.num_times} times through the same operators"
-            through = f"{one.num_times} backward passes go through the same operators, and their gradients are added up"
-            started = dict.fromkeys((one.value_line, one.use_line))
-            text = f"{through}: started at {' and '.join(map(at, started))}."
-            yield Avoidable(title, text, one.work, (*started, *one.work.lines), {"kind": one.kind})
+            num, lines = len(one.starts), tuple(dict.fromkeys(one.starts))
+            title = f"The backward pass runs {num} times through the same operators"
+            through = f"{num} backward passes go through the same operators, and their gradients are added up"
+            text = f"{through}: started at {' and '.join(map(at, lines))}."
+            yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind})
         elif one.kind == "repeated" and one.is_certain:
             again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"
             if one.value_line == one.use_line:

@@ -1,8 +1,8 @@
 """Operators compute with zeros, padding, or rows that have no effect.
 
 What it looks for
-    Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, rows that
-    are multiplied by zero, subnormal numbers. Also masked scores, unread results, and dense gradients of embedding
+    Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
+    numbers. Also rows that are multiplied by zero, masked scores, unread results, and dense gradients of embedding
     tables. Threshold: 3% of the step.
 
 Why it costs
@@ -159,7 +159,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
             "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect.",
-            "masked rows": f"{share} of the rows are multiplied by zero: the factor ({shape}){made}.",
+            "masked rows": f"A factor ({shape}){made} multiplies {share} of the rows by zero.",
             "triangle": f"The mask ({shape}){made} hides half of the scores.",
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
             "sorted": f"{share} of what {used} sorts ({shape}) is not read.",

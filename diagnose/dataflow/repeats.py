@@ -36,7 +36,7 @@ class ComputedAgain(NamedTuple):
     use_line: Frame | None  # that computes it again
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
     with_gradients: bool  # a backward pass goes through what is computed again
-    num_times: int = 2
+    starts: tuple[Frame | None, ...] = ()  # of backward passes: the lines that start them, in order
 
 
 class ConstantWork(NamedTuple):
@@ -101,8 +101,8 @@ def _passes_through_same(graph: Graph) -> Iterator[ComputedAgain]:
             again += [*rows, *added]
             used |= {k, *others}
     if used:
-        first, last = (start_of_backward(graph, passes[k][0]).place for k in (min(used), max(used)))
-        yield ComputedAgain("backward", graph.work(again), first, last, True, True, len(used))
+        starts = tuple(start_of_backward(graph, passes[k][0]).place for k in sorted(used))
+        yield ComputedAgain("backward", graph.work(again), starts[0], starts[-1], True, True, starts)
 
 
 def _backward_passes(graph: Graph) -> list[list[int]]:
