@@ -173,7 +173,9 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         }
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
-        if one.kind in ("ignored rows", "masked rows"):  # where to select the others first
+        if one.kind == "masked rows":
+            lines = (*one.work.lines, one.value_line)
+        if one.kind == "ignored rows":  # where to select the others first
             operators = flow.found.graph.operators
             forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
             lines = (*dict.fromkeys(operators[i].place for i in sorted(forward)), one.value_line)

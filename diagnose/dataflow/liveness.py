@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, components, plain_name, start_of_backward
@@ -63,7 +63,7 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     with_gradients = not _optimizers_ran(graph)
     zeros = _zeros(graph)
     surely_live, live = (_live(graph, zeros, with_gradients=each) for each in (True, with_gradients))
-    reached = _live(graph, frozenset(), with_gradients=with_gradients)  # what would be needed with another factor
+    reached = _live(graph, set(), with_gradients=with_gradients)  # what would be needed with another factor
     writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
     changed = {value.name for one, value in writes if one.phase == "optimizer"}
     stacks = _needed_stacks(graph, live)
@@ -167,7 +167,7 @@ def _stays(graph: Graph, value: int, with_gradients: bool) -> bool:
     return is_last and (with_gradients or graph.values[value].role != "gradient")
 
 
-def _live(graph: Graph, zeros: Collection[int], *, with_gradients: bool) -> set[int]:
+def _live(graph: Graph, zeros: set[int], *, with_gradients: bool) -> set[int]:
     """Return the operators whose results or effects are needed, views among them: a view does nothing.
 
     What only makes some values that are known to be zero is not needed.
@@ -188,7 +188,7 @@ def _live(graph: Graph, zeros: Collection[int], *, with_gradients: bool) -> set[
     return live | {i for i, one in enumerate(graph.operators) if one.is_view}
 
 
-def _makes(graph: Graph, i: int, values: Collection[int]) -> bool:
+def _makes(graph: Graph, i: int, values: set[int]) -> bool:
     """Return whether an operator makes nothing but some values."""
     writes = graph.operators[i].writes
     return bool(writes) and all(use.value in values for use in writes)
@@ -209,9 +209,9 @@ def _products_with_zero(graph: Graph) -> set[int]:
     num = Counter[tuple[object, ...]]()
     for i, one in enumerate(graph.operators):
         if base_name(one) == "mul" and one.phase in ("forward", "other"):
-            key = one.name, one.stack
-            num[(one.step, *key)] += 1
-            same[(*key, num[(one.step, *key)])][i] = _is_times_zero(graph, one)
+            key = one.step, one.name, one.stack
+            num[key] += 1
+            same[num[key], one.name, one.stack][i] = _is_times_zero(graph, one)
     return {i for each in same.values() if all(each.values()) for i in each}
 
 
@@ -222,7 +222,7 @@ def _is_times_zero(graph: Graph, one: Operator) -> bool:
     return bool(_TIMES_ZERO.search(one.attributes)) or any(graph.values[v].role != "parameter" for v in given)
 
 
-def _passes_zeros(graph: Graph, one: Operator, zeros: Collection[int]) -> bool:
+def _passes_zeros(graph: Graph, one: Operator, zeros: set[int]) -> bool:
     """Return whether an operator of the backward pass gets gradients that are zero; what it makes is zero as well."""
     if one.phase != "backward" or one.forward < 0:
         return False
@@ -232,7 +232,7 @@ def _passes_zeros(graph: Graph, one: Operator, zeros: Collection[int]) -> bool:
     return not zeros.isdisjoint(read) and all(v in zeros or (is_own and may_differ) for v, is_own in read.items())
 
 
-def _multiplied_by_zero(graph: Graph, group: list[int], zeros: Collection[int]) -> tuple[Frame | None, Frame | None]:
+def _multiplied_by_zero(graph: Graph, group: list[int], zeros: set[int]) -> tuple[Frame | None, Frame | None]:
     """Return the line where most of a needless term is computed, and the one that multiplies it by zero."""
     readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
     each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
