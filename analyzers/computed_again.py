@@ -2,13 +2,14 @@
 
 What it looks for
     Operators with the name, attributes and contents of an earlier one in the same step. Examples: a model called twice
-    on a batch, weights cast for each use. Threshold: 3% of the step.
+    on a batch, weights cast for each use. Also several backward passes through the same operators whose gradients are
+    only added up. Threshold: 3% of the step.
 
 Why it costs
     The second computation costs the same again, with its backward pass.
 
 What to do
-    Keep the first result and use it in both places.
+    Keep the first result and use it in both places. Sum the losses and call `backward()` once.
 
 How sure
     High. Needs `diagnose trace`.
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diagnose.analyzers.common.advice import Advice, identical, rounding
+from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -30,7 +31,7 @@ META = RuleMeta(
     order=138,
     host_order=63,
     legend=Legend("operators computed the same again", "#8a52c4"),
-    changes=("reuse-result",),
+    changes=("reuse-result", "one-backward"),
     needs=("data flow",),
     former=(("repeated", "repeated-call"),),
 )
@@ -44,8 +45,19 @@ for rows in torch.randperm(len(x)).split(32):
     loss = criterion(model(x[rows]), targets[rows])""",
     needs="memory for the result, until its last use",
     least=0.6,  # what the calls share with the one that stays, as its derivatives, may grow by a part
+    when=of_kind("repeated"),
 )
 ADVICE = (
+    Advice(
+        id="one-backward",
+        title="Call backward once, on the sum of the losses{there}",
+        numerics=rounding("gradients are added in another order"),
+        after="""losses = [criterion(head(features), y) for head, y in zip(heads, targets)]
+torch.stack(losses).sum().backward()   # once, after the last of them: no retain_graph=True""",
+        needs="memory for the graphs of all losses until then; no loss may use the gradients of another one",
+        when=of_kind("backward"),
+        least=0.8,
+    ),
     replace(
         _REUSE,
         numerics=rounding("gradients of one call are added in another order"),
@@ -57,7 +69,7 @@ loss.backward()                      # once, of the sum of all losses: it frees 
 # u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)""",
         needs="memory for the result, until its last use; one backward pass for all that uses it, and before that no "
         "change in place of the result or the weights",
-        when=lambda f, _: f.facts.get("with_gradients"),
+        when=lambda f, _: f.facts.get("with_gradients") and f.facts.get("kind") != "backward",
     ),
     _REUSE,
 )
@@ -66,7 +78,13 @@ loss.backward()                      # once, of the sum of all losses: it frees 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield what is computed again for certain; what a checkpoint repeats is the rule `recompute`."""
     for one in flow.found.computed_again:
-        if one.kind == "repeated" and one.is_certain:
+        if one.kind == "backward":
+            num, lines = len(one.starts), tuple(dict.fromkeys(one.starts))
+            title = f"The backward pass runs {num} times through the same operators"
+            through = f"{num} backward passes go through the same operators, and their gradients are added up"
+            text = f"{through}: started at {' and '.join(map(at, lines))}."
+            yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind})
+        elif one.kind == "repeated" and one.is_certain:
             again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"
             if one.value_line == one.use_line:
                 again = f"the same several times at {at(one.use_line)}"

@@ -2,15 +2,16 @@
 
 What it looks for
     Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
-    numbers. Also masked scores, unread results, and dense gradients of embedding tables. Threshold: 3% of the step.
+    numbers. Also rows that are multiplied by zero, masked scores, unread results, and dense gradients of embedding
+    tables. Threshold: 3% of the step.
 
 Why it costs
     Zeros take as long as other numbers. On a CPU, subnormal numbers take far longer.
 
 What to do
-    Look rows up by index. Pad each batch to its own longest row. Select labeled rows before the last layers. Use
-    `is_causal=True`, `torch.topk` instead of a sort, `torch.set_flush_denormal(True)`, or
-    `nn.Embedding(..., sparse=True)`.
+    Look rows up by index. Pad each batch to its own longest row. Select labeled rows before the last layers, and the
+    pairs inside a cutoff before the layers of each pair. Use `is_causal=True`, `torch.topk` instead of a sort,
+    `torch.set_flush_denormal(True)`, or `nn.Embedding(..., sparse=True)`.
 
 How sure
     High for one-hot rows, padding and masks. Needs `diagnose trace`.
@@ -44,6 +45,7 @@ META = RuleMeta(
         "index-lookup",
         "trim-padding",
         "gather-labelled-rows",
+        "select-rows",
         "flush-subnormals",
         "select-top-k",
         "sparse-embeddings",
@@ -74,6 +76,18 @@ loss = F.cross_entropy(logits, labels[keep])
         "same.",
         when=of_kind("ignored rows"),
         least=0.6,  # the gradient of the weights is written whole, and rows are gathered
+    ),
+    Advice(
+        id="select-rows",
+        title="Compute only the rows whose factor is not 0 ({masked:share} are multiplied by zero)",
+        numerics=rounding("sums over fewer rows are taken in another order"),
+        after="""keep = mask.nonzero(as_tuple=True)   # once, before what is computed of the rows: pairs, events, tokens
+rows = head(x[keep]) * mask[keep][:, None]   # the layers of each row: only of those that count
+out = torch.zeros(len(x), rows.shape[-1]).index_add(0, keep[0], rows)   # in place of the sum over all of them""",
+        needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
+        watch="What the rows are looked up from, as the nodes of a pair, is indexed by `keep` as well.",
+        when=of_kind("masked rows"),
+        least=0.6,  # rows are gathered and added by index
     ),
     Advice(
         id="index-lookup",
@@ -122,6 +136,7 @@ _TITLES: dict[Kind, str] = {
     "zeros": "Products are computed with zeros",
     "padding": "Operators compute positions that are padding in each row",
     "ignored rows": "Operators compute rows that have no effect",
+    "masked rows": "Operators compute rows that are multiplied by zero",
     "triangle": "Attention computes scores that a triangular mask hides",
     "subnormal": "The CPU computes with subnormal numbers",
     "sorted": "Whole rows are sorted, and few of each are read",
@@ -144,6 +159,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
             "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect.",
+            "masked rows": f"A factor ({shape}){made} multiplies {share} of the rows by zero.",
             "triangle": f"The mask ({shape}){made} hides half of the scores.",
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
             "sorted": f"{share} of what {used} sorts ({shape}) is not read.",
@@ -153,9 +169,12 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         known: dict[Kind, Facts] = {
             "padding": {"padded": one.extent, "padded_to": one.shape[-1], "of_signals": of_signals},
             "ignored rows": {"ignored": one.extent},
+            "masked rows": {"masked": one.extent},
         }
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
+        if one.kind == "masked rows":
+            lines = (*one.work.lines, one.value_line)
         if one.kind == "ignored rows":  # where to select the others first
             operators = flow.found.graph.operators
             forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}

@@ -256,7 +256,7 @@ buffer = torch.empty(16, 4)   # a few new rows of a buffer: in place, not by tor
 rows = torch.arange(step, step + 2) % len(buffer)
 buffer[rows] = 0.0""",
         needs="a result that is not needed in each step",
-        when=lambda f, p: f.facts.get("kind") != "gradient" and in_training(f, p),
+        when=lambda f, p: f.facts.get("kind") not in ("gradient", "zero factor") and in_training(f, p),
         least=0.5,
     ),
     Advice(

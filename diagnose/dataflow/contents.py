@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
 from diagnose.dataflow.ignored import ignored_rows
+from diagnose.dataflow.masked import masked_rows
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -33,12 +34,15 @@ Kind: TypeAlias = Literal[
     "sparse",
     "padding",
     "ignored rows",
+    "masked rows",
     "triangle",
     "subnormal",
     "sorted",
     "unread",
     "untouched rows",
 ]
+
+_ROWS: tuple[Kind, ...] = ("masked rows", "ignored rows")
 
 
 class WorkOnNothing(NamedTuple):
@@ -68,12 +72,13 @@ class _Part(NamedTuple):
 def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
     """Return the last step's work on nothing, the longest first. An operator counts with its largest share.
 
-    Of rows without an effect those count that are not padding: these are cut off for all operators.
+    Of rows without an effect those count that are not padding: these are cut off for all operators. Those that a mask
+    leaves out are the mask's.
     """
     largest: dict[int, _Part] = {}
     for part in _parts(graph):
         known = largest.get(part.operator, part._replace(avoidable=0.0))
-        beside = known.avoidable if (known.kind, part.kind) == ("padding", "ignored rows") else 0.0
+        beside = known.avoidable if known.kind in ("padding", "masked rows") and part.kind in _ROWS else 0.0
         if part.avoidable - beside > known.avoidable:
             largest[part.operator] = part
     groups: dict[tuple[Kind, Frame | None], list[_Part]] = defaultdict(list)
@@ -87,8 +92,8 @@ def _parts(graph: Graph) -> Iterator[_Part]:
     rows = list(graph.of_step(graph.last_step))
     yield from _products(graph, rows, graph.read_before())
     yield from _padding(graph, rows)
-    for one in ignored_rows(graph, rows):
-        yield _Part("ignored rows", one.operator, one.share, one.value, one.share)
+    for kind, each in zip(_ROWS, (masked_rows(graph, rows), ignored_rows(graph, rows)), strict=True):
+        yield from (_Part(kind, one.operator, one.share, one.value, one.share) for one in each)
     yield from _triangles(graph, rows)
     yield from _subnormal(graph, rows)
     yield from unread_results(graph, rows)

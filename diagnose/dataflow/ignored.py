@@ -16,7 +16,7 @@ from diagnose.dataflow.rows import BY_ROW
 from diagnose.model.dataflow import Frame, Operator, Use, Value
 from diagnose.model.shapes import num_elements
 
-__all__ = ["IgnoredRows", "ignored_rows"]
+__all__ = ["MIN_IGNORED", "IgnoredRows", "ignored_rows", "keeps_rows", "leading", "zero_share"]
 
 MIN_IGNORED = 0.5  # of the rows
 _LOSSES = frozenset({"nll_loss_forward", "nll_loss2d_forward"})  # of classes: the targets are the second argument
@@ -68,9 +68,7 @@ def ignored_rows(graph: Graph, operators: Iterable[int]) -> Iterator[IgnoredRows
         if is_source and base_name(graph.operators[i]) in _SELECTS:
             continue  # it has to put zeros into the other rows
         for j in graph.backward[i]:
-            if any(
-                _leading(use, found.num) or num_elements(use.shape) == found.num for use in graph.operators[j].reads
-            ):
+            if any(leading(use, found.num) or num_elements(use.shape) == found.num for use in graph.operators[j].reads):
                 yield IgnoredRows(j, found.share, found.value)
 
 
@@ -155,11 +153,11 @@ def _source(graph: Graph, i: int) -> _Rows | None:
         value = graph.values[use.value]
         if name in _LOSSES:
             num = num_elements(one.reads[1].shape)
-            share = _zero_share(value, num)
+            share = zero_share(value, num)
             found.append(_Rows(num, 1.0 if share is None else share, share is not None, use.value))
-        elif name in _LEAVES_OUT and value.zero_rows >= MIN_IGNORED > before[0]:
+        elif name in _LEAVES_OUT and 1 > value.zero_rows >= MIN_IGNORED > before[0]:
             found.append(_Rows(num_elements(value.shape[:-1]), value.zero_rows, True, use.value))
-        elif name in _LEAVES_OUT and value.zeros >= MIN_IGNORED > before[1]:
+        elif name in _LEAVES_OUT and 1 > value.zeros >= MIN_IGNORED > before[1]:
             found.append(_Rows(num_elements(value.shape), value.zeros, True, use.value))
     # Of two arguments the one with fewer and longer rows.
     return min((one for one in found if one.share >= MIN_IGNORED), key=lambda one: one.num, default=None)
@@ -176,7 +174,7 @@ def _before_others(graph: Graph, i: int, readers: Iterable[int], tail: dict[int,
             if rows is None or not num:
                 return None
             found.append(rows._replace(num=num, share=1 - (1 - rows.share) * rows.num / num))
-    if len({rows.num for rows in found}) != 1 or not any(_keeps_rows(one, use, found[0].num) for use in one.reads):
+    if len({rows.num for rows in found}) != 1 or not any(keeps_rows(one, use, found[0].num) for use in one.reads):
         return None
     needed: dict[int, float] = {}
     for rows in found:
@@ -185,7 +183,7 @@ def _before_others(graph: Graph, i: int, readers: Iterable[int], tail: dict[int,
     gradient = _gradient(graph, i)
     if gradient is None:
         return least
-    measured = _zero_share(gradient, least.num)
+    measured = zero_share(gradient, least.num)
     if measured is not None:
         return least._replace(share=measured, is_measured=True)
     return least._replace(share=min(least.share, gradient.zeros)) if gradient.zeros >= 0 else least
@@ -201,7 +199,7 @@ def _gradient(graph: Graph, i: int) -> Value | None:
     return None
 
 
-def _zero_share(value: Value, num: int) -> float | None:
+def zero_share(value: Value, num: int) -> float | None:
     """Return which share of the rows are zero, None where that was not seen; a row may be a single number."""
     rows = num_elements(value.shape[:-1])
     if value.zero_rows >= 0 and value.shape[-1:] > (1,) and rows >= num and rows % num == 0:
@@ -211,23 +209,24 @@ def _zero_share(value: Value, num: int) -> float | None:
 
 def _rows_before(one: Operator, use: Use, num: int, made: Use) -> int:
     """Return how many rows a result has of which an operator reads so many, 0 if it does not work row by row."""
-    if not _keeps_rows(one, use, num):
+    if not keeps_rows(one, use, num):
         return 0
     size, whole = num_elements(use.shape), num_elements(made.shape)
-    if size == whole or _leading(made, num):
+    if size == whole or leading(made, num):
         return num
     return num * whole // size if use.shape[-1:] == made.shape[-1:] and size < whole else 0
 
 
-def _keeps_rows(one: Operator, use: Use, num: int) -> bool:
+def keeps_rows(one: Operator, use: Use, num: int) -> bool:
     """Return whether an operator computes each of so many rows of an argument without the others."""
-    name, write, rows = base_name(one), one.writes[0], _leading(use, num)
+    name, write, rows = base_name(one), one.writes[0], leading(use, num)
     if name in _ROW_ARGUMENT:
         is_whole = name in _LOSSES and num_elements(use.shape) == num * use.shape[min(len(use.shape), 2) - 1]
         is_one = name != "bmm" or use.shape[0] == 1  # as torch.einsum multiplies two matrices
+        is_one &= name not in BY_ROW or len(use.shape) - 1 not in rows  # a product sums over these
         return is_one and (is_whole or bool(rows)) and use in one.reads[_ROW_ARGUMENT[name] :][:1]
     if is_pointwise(one) or is_copy(one) or name in _BY_ELEMENT:
-        return bool(rows) and rows == _leading(write, num) and len(use.shape) == len(write.shape)
+        return bool(rows) and rows == leading(write, num) and len(use.shape) == len(write.shape)
     named = _DIMS.search(one.attributes) if is_reduction(one) and use.shape else None
     if named is None:
         return False
@@ -237,7 +236,7 @@ def _keeps_rows(one: Operator, use: Use, num: int) -> bool:
     return bool(rows) and dims.isdisjoint(rows)
 
 
-def _leading(use: Use, num: int) -> frozenset[int]:
+def leading(use: Use, num: int) -> frozenset[int]:
     """Return the dimensions that lie outside in memory and have so many elements, none if there are no such."""
     found, size = set[int](), 1
     for k in sorted(range(len(use.shape)), key=lambda k: -use.stride[k]):

@@ -4,17 +4,28 @@ Liveness is conservative. What the script still holds at the end of the recorded
 operator made whose effects its schema may not name. Therefore the last step shows little: the first one is judged.
 Gradients that are left at the end are needed as long as nothing else is known. If optimizers ran in each step and no
 operator read them, the record of what made them is there, but it is not certain.
+
+A product with the number zero needs nothing of its other factor, nor does what the backward pass makes of it: a
+function of that pass makes zeros of gradients that are zero. The number has to be zero in each recorded step, and no
+operator may have computed it.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, components, plain_name
+from diagnose.dataflow.graph import Graph, Work, base_name, components, plain_name, start_of_backward
 from diagnose.model.dataflow import Frame, Operator
 
 __all__ = ["DeadWork", "dead_work"]
+
+_JOINS = frozenset({"add", "sub", "cat", "stack"})  # of zeros and others: not zero throughout
+_TIMES_ZERO = re.compile(r"\bother=-?0(\.0*)?(,|$)")
+
+Kind: TypeAlias = Literal["gradient", "result", "zero factor"]
 
 
 class DeadWork(NamedTuple):
@@ -23,9 +34,10 @@ class DeadWork(NamedTuple):
     Where the backward pass goes on for nothing, ``value_line`` made what is not to be differentiated, and ``use_line``
     is where its gradient comes from. Gradients of parameters that no optimizer changes have the line that starts the
     backward pass for both. A result has no ``use_line``, and its line is the outermost call of which nothing is needed.
+    What is multiplied by zero has as its ``use_line`` that of the product.
     """
 
-    kind: Literal["gradient", "result"]
+    kind: Kind
     work: Work
     value_line: Frame | None
     use_line: Frame | None
@@ -39,7 +51,7 @@ class DeadWork(NamedTuple):
 class _Place(NamedTuple):
     """What groups of dead operators that are one record have in common."""
 
-    kind: Literal["gradient", "result"]
+    kind: Kind
     value_line: Frame | None
     use_line: Frame | None = None
     is_certain: bool = False
@@ -49,19 +61,25 @@ class _Place(NamedTuple):
 def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     """Return the dead work of the first step, the longest first."""
     with_gradients = not _optimizers_ran(graph)
-    surely_live, live = (_live(graph, with_gradients=each) for each in (True, with_gradients))
+    zeros = _zeros(graph)
+    surely_live, live = (_live(graph, zeros, with_gradients=each) for each in (True, with_gradients))
+    reached = _live(graph, set(), with_gradients=with_gradients)  # what would be needed with another factor
     writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
     changed = {value.name for one, value in writes if one.phase == "optimizer"}
     stacks = _needed_stacks(graph, live)
     frozen: dict[_Place, set[str]] = {}
     found: dict[_Place, list[int]] = {}
-    for group in components(graph, (i for i in graph.of_step(0) if i not in live and graph.computes(i))):
+    dead = [i for i in graph.of_step(0) if i not in live and graph.computes(i)]
+    of_zeros = components(graph, (i for i in dead if i in reached))
+    for group in (*of_zeros, *components(graph, (i for i in dead if i not in reached))):
         written = (graph.values[use.value] for i in group for use in graph.operators[i].writes)
         names = {value.name for value in written if value.role == "gradient"}
-        if not _is_backward(graph, group):
+        if group[0] in reached:
+            place = _Place("zero factor", *_multiplied_by_zero(graph, group, zeros))
+        elif not _is_backward(graph, group):
             place = _result(graph, group, stacks)
         elif names and names.isdisjoint(changed):
-            line = _start_of_backward(graph, group[0]).place
+            line = start_of_backward(graph, group[0]).place
             place = _Place("gradient", line, line, is_frozen=True)
         else:
             place = _Place("gradient", *_end_in_backward(graph, group))
@@ -96,7 +114,7 @@ def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gr
                 for among, gradients in ((live, with_gradients), (surely_live, True))
             )
             if len(needed) == 1 < len(products):
-                lines = _parting(one, _start_of_backward(graph, i))
+                lines = _parting(one, start_of_backward(graph, i))
                 found.setdefault(_Place("gradient", *lines, surely == needed), []).append(i)
     for place, rows in found.items():
         sums = [use.value for i in rows for use in graph.operators[i].writes if len(graph.values[use.value].shape) == 1]
@@ -119,13 +137,6 @@ def _parting(one: Operator, other: Operator) -> tuple[Frame | None, Frame | None
     """Return where the stacks of two operators part, from the outermost frame on; their lines if they are the same."""
     pairs = zip(reversed(one.stack), reversed(other.stack), strict=False)
     return next((pair for pair in pairs if pair[0] != pair[1]), (one.place, other.place))
-
-
-def _start_of_backward(graph: Graph, i: int) -> Operator:
-    """Return the operator that makes the first gradient of an operator's backward pass."""
-    before = (graph.operators[j] for j in range(i, -1, -1))
-    starts = (one for one in before if one.forward < 0 and plain_name(one.name) == "ones_like")
-    return next(starts, graph.operators[i])
 
 
 def _result(graph: Graph, group: list[int], stacks: set[tuple[Frame, ...]]) -> _Place:
@@ -156,8 +167,11 @@ def _stays(graph: Graph, value: int, with_gradients: bool) -> bool:
     return is_last and (with_gradients or graph.values[value].role != "gradient")
 
 
-def _live(graph: Graph, *, with_gradients: bool) -> set[int]:
-    """Return the operators whose results or effects are needed, views among them: a view does nothing."""
+def _live(graph: Graph, zeros: set[int], *, with_gradients: bool) -> set[int]:
+    """Return the operators whose results or effects are needed, views among them: a view does nothing.
+
+    What only makes some values that are known to be zero is not needed.
+    """
     left = [
         i
         for i, one in enumerate(graph.operators)
@@ -168,7 +182,59 @@ def _live(graph: Graph, *, with_gradients: bool) -> set[int]:
     live = set[int]()
     while left:
         i = left.pop()
-        if i not in live:
+        if i not in live and not _makes(graph, i, zeros):
             live.add(i)
             left.extend(made for value in graph.needs[i] if (made := graph.values[value].producer) >= 0)
     return live | {i for i, one in enumerate(graph.operators) if one.is_view}
+
+
+def _makes(graph: Graph, i: int, values: set[int]) -> bool:
+    """Return whether an operator makes nothing but some values."""
+    writes = graph.operators[i].writes
+    return bool(writes) and all(use.value in values for use in writes)
+
+
+def _zeros(graph: Graph) -> set[int]:
+    """Return the values that are zero because of products with the number zero."""
+    products, zeros = _products_with_zero(graph), set[int]()
+    for i, one in enumerate(graph.operators):
+        if i in products or one.forward in products or _passes_zeros(graph, one, zeros):
+            zeros |= {use.value for use in one.writes if graph.values[use.value].zeros == 1}
+    return zeros
+
+
+def _products_with_zero(graph: Graph) -> set[int]:
+    """Return the products with zero of the forward pass that each step has."""
+    same: dict[tuple[object, ...], dict[int, bool]] = defaultdict(dict)
+    num = Counter[tuple[object, ...]]()
+    for i, one in enumerate(graph.operators):
+        if base_name(one) == "mul" and one.phase in ("forward", "other"):
+            key = one.step, one.name, one.stack
+            num[key] += 1
+            same[num[key], one.name, one.stack][i] = _is_times_zero(graph, one)
+    return {i for each in same.values() if all(each.values()) for i in each}
+
+
+def _is_times_zero(graph: Graph, one: Operator) -> bool:
+    """Return whether an operator multiplies by the number zero, or by a single one that no operator has computed."""
+    numbers = (use.value for use in one.reads if not use.shape and graph.values[use.value].zeros == 1)
+    given = (v for v in numbers if graph.producer(v) is None or graph.comes_in(v))
+    return bool(_TIMES_ZERO.search(one.attributes)) or any(graph.values[v].role != "parameter" for v in given)
+
+
+def _passes_zeros(graph: Graph, one: Operator, zeros: set[int]) -> bool:
+    """Return whether an operator of the backward pass gets gradients that are zero; what it makes is zero as well."""
+    if one.phase != "backward" or one.forward < 0:
+        return False
+    made = ((use.value, graph.producer(use.value)) for use in one.reads)
+    read = {v: by.forward == one.forward for v, by in made if by is not None and by.phase == "backward"}
+    may_differ = base_name(one) not in _JOINS  # what its own function has made besides
+    return not zeros.isdisjoint(read) and all(v in zeros or (is_own and may_differ) for v, is_own in read.items())
+
+
+def _multiplied_by_zero(graph: Graph, group: list[int], zeros: set[int]) -> tuple[Frame | None, Frame | None]:
+    """Return the line where most of a needless term is computed, and the one that multiplies it by zero."""
+    readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
+    each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
+    product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
+    return graph.work(group).line, product.place

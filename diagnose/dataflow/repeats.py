@@ -7,15 +7,18 @@ can then still be known to be equal.
 An operator is constant if each value that it reads is known to be: it was there before the steps and nothing changed
 it, or a constant operator made it. A value that came in with the step (a batch, or what Python made) counts as constant
 only if its content is the same as in the step before, and says something: all zeros, or all True, may be luck.
+
+A backward pass is linear in the gradient that it starts from. Several passes through the same functions whose results
+are only added up are one pass that starts from the sum.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, components
+from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, start_of_backward
 from diagnose.model.dataflow import Frame, Operator, Use
 
 __all__ = ["ComputedAgain", "ConstantWork", "computed_again", "constant_work", "repeats"]
@@ -26,12 +29,14 @@ MAX_SAMPLED_ZEROS = 0.9  # of 256 elements: the other 25 tell contents apart
 class ComputedAgain(NamedTuple):
     """Operators whose results an earlier operator of the step had, and the backward pass of both where each has one."""
 
-    kind: Literal["repeated", "recomputed"]  # recomputed: the backward pass runs the forward again, to save memory
+    # recomputed: the backward pass runs the forward again, to save memory; backward: several of these are one
+    kind: Literal["repeated", "recomputed", "backward"]
     work: Work
     value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
     use_line: Frame | None  # that computes it again
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
     with_gradients: bool  # a backward pass goes through what is computed again
+    starts: tuple[Frame | None, ...] = ()  # of backward passes: the lines that start them, in order
 
 
 class ConstantWork(NamedTuple):
@@ -79,7 +84,73 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
         more = [k for i in rows for k in backward.get(i, ())] if same.kind == "repeated" else []
         with_gradients = any(graph.backward[i] for i in rows)
         records.append(ComputedAgain(same.kind, graph.work([*rows, *more]), *same[1:], with_gradients))
+    records.extend(_passes_through_same(graph))
     return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _passes_through_same(graph: Graph) -> Iterator[ComputedAgain]:
+    """Yield what backward passes of the last step compute that one pass, of the sum of their losses, would do once."""
+    passes = _backward_passes(graph)
+    through = [{graph.operators[i].forward for i in one} for one in passes]
+    again, used = list[int](), set[int]()
+    for k, mine in enumerate(passes):
+        others = [j for j in range(k + 1, len(passes)) if through[k] & through[j]]
+        later = set[int]().union(*(through[j] for j in others))
+        rows = [i for i in mine if graph.operators[i].forward in later]
+        if others and (added := _only_added_up(graph, rows, mine, passes[others[-1]])):
+            again += [*rows, *added]
+            used |= {k, *others}
+    if used:
+        starts = tuple(start_of_backward(graph, passes[k][0]).place for k in sorted(used))
+        yield ComputedAgain("backward", graph.work(again), starts[0], starts[-1], True, True, starts)
+
+
+def _backward_passes(graph: Graph) -> list[list[int]]:
+    """Return the operators of each backward pass of the last step whose forward operators are known.
+
+    A pass calls the functions that were made last first: where their numbers go up, another pass starts.
+    """
+    passes, number = list[list[int]](), -1
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if one.phase == "backward" and one.forward >= 0:
+            if one.sequence_nr > number or not passes:
+                passes.append([])
+            passes[-1].append(i)
+            number = one.sequence_nr
+    return passes
+
+
+def _only_added_up(graph: Graph, rows: list[int], of_pass: list[int], last: list[int]) -> set[int]:
+    """Return the operators that add gradients of a pass to those of others; none if they are used in another way.
+
+    They must still be there after the last pass, and before it no optimizer may step, and nothing may read them.
+    """
+    inside, added, end = set(of_pass), set[int](), last[-1]
+    if any(graph.operators[i].phase == "optimizer" for i in range(of_pass[0], end)):
+        return set()
+    left = [(use.value, False) for i in rows for use in graph.operators[i].writes]
+    while left:
+        value, is_sum = left.pop()
+        readers = [j for j in graph.readers[value] if j not in inside and not (is_sum and j > end)]
+        if any(not _adds_gradients(graph.operators[j]) for j in readers):
+            return set()
+        if not readers and (is_sum or graph.values[value].role == "gradient") and not _is_there(graph, value, end):
+            return set()
+        added.update(readers)
+        left += [(use.value, True) for j in readers for use in graph.operators[j].writes]
+    return added
+
+
+def _adds_gradients(one: Operator) -> bool:
+    """Return whether autograd adds a gradient to that of a leaf, or makes it from a copy."""
+    return one.phase == "backward" and one.forward < 0 and (base_name(one) == "add" or is_copy(one))
+
+
+def _is_there(graph: Graph, value: int, end: int) -> bool:
+    """Return whether a value still is what its storage holds after an operator."""
+    changed_by = graph.values[graph.later[value]].producer if graph.later[value] >= 0 else end + 1
+    return changed_by > end and not 0 <= graph.values[value].dies <= end
 
 
 def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:

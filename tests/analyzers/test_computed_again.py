@@ -4,6 +4,7 @@ from diagnose.analyzers import computed_again
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
+from tests.dataflow.test_repeats import two_passes
 
 
 def test_what_is_computed_twice_is_named_with_both_lines(recording):
@@ -25,3 +26,15 @@ def test_equal_contents_that_were_computed_otherwise_are_not_named(recording):
         return t.op("add", first, second, line=4, ns=100)
 
     assert computed_again.find(tables(recording, steps(by_chance))) == []
+
+
+def test_backward_passes_through_the_same_operators_are_named_with_the_lines_that_start_them(recording):
+    t = tables(recording, steps(two_passes))
+    (finding,) = computed_again.find(t)
+    assert finding.title == "The backward pass runs 2 times through the same operators"
+    assert finding.evidence[-1] == (
+        "2 backward passes go through the same operators, and their gradients are added up: started at line 6 of "
+        "train.py and line 8 of train.py."
+    )
+    assert [place.line for place in finding.where] == [6, 8, 2]
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["one-backward"]

@@ -69,3 +69,17 @@ def test_a_capture_without_a_data_flow_has_no_finding(recording):
     t = tables(recording, steps(with_metric))
     without = replace(t.capture, dataflow=None)
     assert dead_work.find(build_tables(without, without.trace)) == []
+
+
+def test_a_term_that_is_multiplied_by_zero_is_left_out_while_its_coefficient_is_zero(recording):
+    def step(t):
+        out = t.op("mm", t.value(4, 4), line=2, ns=200)
+        term = t.op("mean", t.op("exp", out, line=3, ns=200), shape=(), line=4)
+        small = t.op("mul", term, shape=(), line=4, attributes="other=0.0", facts={"zeros": 1.0})
+        return t.op("add", t.op("sum", out, shape=(), line=5), small, shape=(), line=4)
+
+    (finding,) = dead_work.find(t := tables(recording, steps(step)))
+    assert finding.title == "Operators compute a term that is multiplied by zero"
+    assert finding.evidence[-1] == "What line 3 of train.py computes is multiplied by zero at line 4 of train.py."
+    assert [place.line for place in finding.where] == [4, 3]
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["skip-zero-term"]

@@ -108,3 +108,17 @@ def test_signals_are_padded_only_if_loading_fills_them_up(recording):
         t = build_tables(capture := replace(made.capture, info=info), capture.trace)
         found = work_on_nothing.find(t)
         assert [one.facts["of_signals"] for one in found] == [True] * num
+
+
+def test_rows_that_a_mask_multiplies_by_zero_are_named_where_others_can_be_selected_first(recording):
+    def messages(t):
+        mask = t.value(64, 1, zeros=0.75)
+        rows = t.op("gelu", t.op("mm", t.value(64, 8), t.value(8, 8), line=5, ns=200), line=6, ns=200)
+        left = t.op("mul", rows, mask, line=7, facts={"zero_rows": 0.75})
+        return t.op("sum", left, shape=(8,), line=8)
+
+    (finding,) = work_on_nothing.find(t := tables(recording, steps(messages)))
+    assert finding.title == "Operators compute rows that are multiplied by zero"
+    assert finding.evidence[-1] == "A factor (64 × 1) multiplies 75 % of the rows by zero."
+    assert [each.line for each in finding.where] == [5, 6, 7, 8]
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["select-rows"]

@@ -152,3 +152,60 @@ def test_of_a_convolution_the_gradient_of_the_weight_may_be_dead_alone(is_read):
         (one,) = found
         assert (one.kind, one.value_line.line, one.use_line.line, one.avoidable) == ("gradient", 10, 11, 0.5)
         assert (lines(one.work), one.work.share, one.is_certain) == ([33], 50 / 101, True)
+
+
+def penalised(*, factor: str = "attribute", second: float = 0.0, role: str = "buffer", read: bool = False) -> Table:
+    """Return steps whose loss of line 3 gets a term of line 5 that line 6 multiplies by zero, forward and backward."""
+    zero = {"zeros": 1.0}
+    number = {}
+
+    def step(t, weight):
+        if not number:  # it stays the same over the steps
+            number["given"] = t.value(role=role, **zero)
+        given = number["given"]
+        times = {"attributes": f"other={second if t.step else 0.0}"} if factor == "attribute" else {}
+        out = t.op("mm", t.value(4, 4), weight, line=2)
+        loss = t.op("sum", out, shape=(), line=3)
+        term = t.op("mm", t.op("exp", out, line=5, ns=50), weight, line=5, ns=50)
+        product = len(t.operators) + 1
+        if factor == "computed":
+            given, product = t.op("amax", out, shape=(), line=5, facts=zero), product + 1
+        mean = t.op("mean", term, shape=(), line=6)
+        reads = (mean,) if times else (mean, given)
+        seen = {} if t.step and second else zero
+        small = t.op("mul.Tensor", *reads, shape=(), line=6, facts=seen, **times)
+        if read:
+            t.read_on_host(mean)
+        total = t.op("add", loss, small, shape=(), line=7)
+        start = t.op("ones_like", total, line=8, phase="backward", shape=())
+        back = {"phase": "backward", "facts": zero}
+        gradient = t.op("mul.Tensor", start, shape=(), line=6, forward=product, **back)
+        gradient = t.op("mm", gradient, weight, shape=(4, 4), line=5, ns=40, forward=product - 2, **back)
+        own = t.op("ge", term, line=5, phase="backward", forward=product - 3)
+        gradient = t.op("where", own, gradient, line=5, forward=product - 3, **back)
+        of_loss = t.op("expand_copy", start, shape=(4, 4), line=3, phase="backward", forward=product - 4)
+        return t.op("add", gradient, of_loss, line=2, phase="backward", forward=product - 5)
+
+    return two_steps(step)
+
+
+@pytest.mark.parametrize("factor", ["attribute", "tensor"])
+def test_a_term_times_zero_is_dead_with_its_gradients(factor):
+    (found,) = dead_work((t := penalised(factor=factor)).graph())
+    assert (found.kind, found.value_line.line, found.use_line.line, found.is_certain) == ("zero factor", 5, 6, True)
+    names = [t.operators[i].name[6:] for i in found.work.operators]
+    assert names == ["exp", "mm", "mean", "mul.Tensor", "mul.Tensor", "mm", "ge", "where"]
+
+
+def test_a_term_that_python_reads_is_needed_and_its_gradients_are_not():
+    found = dead_work((t := penalised(read=True)).graph())
+    assert {(one.kind, one.use_line.line) for one in found} == {("zero factor", 6)}
+    names = [t.operators[i].name[6:] for i in sorted(i for one in found for i in one.work.operators)]
+    assert names == ["mul.Tensor", "mul.Tensor", "mm", "ge", "where"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"second": 0.5}, {"factor": "computed"}, {"factor": "tensor", "role": "parameter"}], ids=str
+)
+def test_a_factor_that_is_not_zero_in_each_step_or_was_computed_or_learns_says_nothing(more):
+    assert all(one.kind != "zero factor" for one in dead_work(penalised(**more).graph()))

@@ -1,6 +1,9 @@
 """The same operator on the same contents: in one step, and in both steps from values that are known to be the same."""
 
+import pytest
+
 from diagnose.dataflow.repeats import computed_again, constant_work
+from diagnose.model.dataflow import Use
 from tests.dataflow.table import Table, lines
 
 
@@ -208,3 +211,61 @@ def test_what_no_sample_tells_apart_is_constant_if_it_is_made_alike():
         t.op("eye", shape=(99, 99), attributes=f"n={t.step}", line=3, content="eye", facts=hidden)
     (found,) = constant_work(t.graph())
     assert len(found.work.operators) == 2
+
+
+def passes(*, between: str = "", again: bool = True) -> Table:
+    """Return an encoder of line 2 whose gradients two losses add to, each with its head and its backward call."""
+    t = Table()
+    two_passes(t, between=between, again=again)
+    return t
+
+
+def two_passes(t: Table, *, between: str = "", again: bool = True) -> Use:
+    """Add that to a step, and return the parameter at its end."""
+    begin = len(t.operators)
+    weight = t.value(4, 4, role="parameter")
+    x = t.op("mm", t.value(4, 4), weight, line=2, sequence_nr=1)
+    gradient = t.value(4, 4, role="gradient") if between == "cleared" else None
+    for number, line in ((2, 5), (4, 7)):
+        encoder = begin
+        if number == 4 and not again:
+            encoder = len(t.operators)
+            x = t.op("mm", t.value(4, 4), weight, line=2, sequence_nr=3)
+        loss = t.op("sum", x, shape=(), line=line, sequence_nr=number)
+        head = len(t.operators) - 1
+        start = t.op("ones_like", loss, shape=(), line=line + 1, phase="backward")
+        up = t.op("expand_copy", start, shape=(4, 4), phase="backward", line=line, forward=head, sequence_nr=number)
+        role = {"role": "gradient"} if gradient is None else {}
+        back = {"phase": "backward", "line": 2, "forward": encoder, "sequence_nr": number - 1 if encoder > begin else 1}
+        made = t.op("mm", t.value(4, 4), up, facts=role, **back)
+        added = made if gradient is None else t.op("add_.Tensor", made, into=gradient, phase="backward", line=line + 1)
+        gradient = added
+        if number == 4:
+            break
+        if between == "read":
+            t.op("norm", made, shape=(), line=6)
+        elif between == "cleared":
+            gradient = t.op("zero_", into=added, line=6)
+        elif between == "set to none":
+            t.values[made.value] = t.values[made.value]._replace(dies=len(t.operators) - 1)
+            gradient = None
+        elif between == "optimizer":
+            t.update(t.value(4, role="parameter"), t.value(4))
+    return t.update(weight, gradient)
+
+
+def test_two_backward_passes_whose_gradients_are_added_up_are_one():
+    t = passes()
+    (found,) = computed_again(t.graph())
+    assert (found.kind, [line.line for line in found.starts]) == ("backward", [6, 8])
+    assert (found.value_line.line, found.use_line.line) == (6, 8)
+    assert [t.operators[i].name[6:] for i in found.work.operators] == ["mm", "add_.Tensor"]
+
+
+@pytest.mark.parametrize("between", ["read", "cleared", "set to none", "optimizer"])
+def test_passes_are_needed_if_something_uses_the_gradients_in_between(between):
+    assert computed_again(passes(between=between).graph()) == ()
+
+
+def test_passes_through_graphs_of_their_own_are_needed():
+    assert computed_again(passes(again=False).graph()) == ()
