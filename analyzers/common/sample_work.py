@@ -30,11 +30,6 @@ _VALUES = re.compile(
     r"\(\w+(?:,\s*(?:dtype=)?[\w.]+)?\)(?:\.\w+\([\w.]*\))*$"
 )
 _SHOWN = {"image": _IMAGE, "table": _TABLE, "parsing": _PARSING, "text": _TEXT, "values": _VALUES}
-_LIST_WORK = {
-    "pop": re.compile(r"\.pop\(0\)"),
-    "insert": re.compile(r"\.insert\(0,"),
-    "index": re.compile(r"(?<!\bstr)\.index\((?![\"'\s)])"),  # of a text in a text it is another search
-}
 _LOOP = r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b"
 _HEAD = r"^(?:for|while)\b.*:\s*(?:#.*)?$"
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"})
@@ -150,8 +145,6 @@ def work_facts(
         "sample_work": _work(lines, seen, slow),
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
-        "list_work": _list_work(lines, slow),
-        "is_array_call": any(_is_array_call(line) for place, line in lines.items() if place[:2] in slow[:1]),
         **_drawn_beside(t),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
@@ -161,18 +154,6 @@ def _workers_agree(t: Tables, place: tuple[str, int, str]) -> bool:
     """Return whether workers change nothing of what a line draws: from a seed of each sample, or the samples' order."""
     file, line, _ = place
     return line in t.capture.seeded.get(file, ()) or re.search(_SAMPLER, file) is not None
-
-
-def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence[tuple[str, int]]) -> str:
-    """Return what the line that is named does to a list each time: "pop", "insert", "index", or ""."""
-    texts = [line.text.partition("#")[0] for place, line in lines.items() if slow and place[:2] == slow[0]]
-    return next((name for name, shown in _LIST_WORK.items() if any(map(shown.search, texts))), "")
-
-
-def _is_array_call(line: SampledLine) -> bool:
-    """Return whether a line calls NumPy or torch once already, for all values."""
-    calls = _calls(line.text)
-    return bool(re.match(_ARRAY_CALL, line.text)) and all(map(_OF_CHAIN.search, calls)) and not _is_loop(line)
 
 
 def _drawn_beside(t: Tables) -> Facts:
