@@ -78,7 +78,7 @@ if batch is None:   # the epoch has ended
     ),
     Advice(
         id="cheaper-sampler",
-        title="Make the sampler cheaper{sampler_at}: compute once what stays the same, and draw many indices in each call",
+        title="Make the sampler cheaper{sampler_at}: compute once what stays the same, draw many indices in one call",
         numerics=identical("if each batch gets the same samples"),
         after="",
         needs="a choice of samples that does not depend on the step before",

@@ -24,8 +24,8 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.idioms import idiom_facts
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.locate import seen_during
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.events import Kind
@@ -139,7 +139,7 @@ background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.st
     ),
     replace(
         _IN_PASS,
-        title="Make the Python work{at} cheaper: one operator or call of NumPy for all items, a dict in place of a search",
+        title="Make the Python work{at} cheaper: one operator or call of NumPy for all items, or fewer steps",
         numerics=identical("if the work does not read what the step changes"),
         after="",
         needs="work that can be made cheaper",

@@ -44,8 +44,6 @@ _OF_PYTHON = re.compile(
     r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
 )
 _OF_ARRAYS = r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$"
-_ARRAY_CALL = r"^(?:[^=(]*=\s*|return\s+|yield\s+)?(?:np|numpy|torch)(?:\.\w+)+\("
-_OF_CHAIN = re.compile(r"^(?:(?:np|numpy|torch)\.|[\])]\.|(?:str|int|float|len)$)")
 _COUNTER = r"(?:async )?for (?:(\w+)\b.* in range\(|(\w+), .* in enumerate\()"
 _INDEX = re.compile(r"[ijkmn]|(?:item_?)?(?:idx|index|ix|no|num|number)")  # names that numbers alone have
 _SCALAR_PARTS = (

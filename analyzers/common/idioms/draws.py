@@ -26,7 +26,7 @@ _TREE = """# once: a tree of sums over the weights; tree[1] is the sum of all
 depth = (len({stored}) - 1).bit_length()
 tree = np.zeros(2 << depth)
 
-def set_weights(rows, weights):{beside}
+def set_weights(rows, weights):   # at first of all rows{beside}
     node = rows + (1 << depth)
     tree[node] = weights
     for _ in range(depth):
@@ -42,7 +42,7 @@ def draw(num):   # rows and their probabilities
         node += is_right
     return node - (1 << depth), tree[node] / tree[1]
 
-{target}, _ = draw({num})   # in the place of choice() over all weights"""
+{target}, probability = draw({num})   # in the place of choice() over all weights"""
 
 
 class _Draw(NamedTuple):
@@ -68,7 +68,8 @@ def weighted_draws(source: Source) -> Idiom | None:
         words = [f"{ast.unparse(draw.call.args[0])}" if draw.call.args else draw.given["population"]]
         words += [f"cum_weights={kept}", *([f"k={draw.given['k']}"] if "k" in draw.given else [])]
         now = source.now({draw.call: f"{ast.unparse(draw.call.func)}({', '.join(words)})"})
-        after = f"from itertools import accumulate\n\n{kept} = list(accumulate({weights}))   # once, where the weights are made\n{now}"
+        made = f"{kept} = list(accumulate({weights}))   # once, where the weights are made"
+        after = f"from itertools import accumulate\n\n{made}\n{now}"
         return Idiom(_TITLE, before, after, "if the weights stay the same", _SUMMED, least=MIN_LOOKED_UP_IN_PYTHON)
     if name == "multinomial":
         drawn = f"torch.rand({draw.given['num_samples']}, dtype=torch.float64, device={kept}.device) * {kept}[-1]"
@@ -76,16 +77,31 @@ def weighted_draws(source: Source) -> Idiom | None:
         after = f"{kept} = {weights}.double().cumsum(0)   # once, where the weights are made\n{now}"
         words = "the same distribution, drawn from other random numbers"
         return Idiom(_TITLE, before, after, words, _SUMMED, is_identical=False, least=MIN_LOOKED_UP)
-    made = f"{kept} = np.cumsum({weights})\n{kept} /= {kept}[-1]"
-    after = f"# once, where the weights are made\n{made}\n\n# the draws of choice(), from the same random numbers\n{source.now({draw.call: _looked_up(source, draw, kept)})}"
-    return Idiom(_TITLE, before, after, "if the weights stay the same", _SUMMED, least=MIN_LOOKED_UP)
+    made = f"{kept} = np.cumsum({weights}, dtype=np.float64)\n{kept} /= {kept}[-1]"
+    now = source.now({draw.call: _looked_up(source, draw, kept)})
+    drawn = f"# the draws of choice(), from the same random numbers\n{now}"
+    after = f"# once, where the weights are made\n{made}\n\n{drawn}"
+    return Idiom(
+        _TITLE, before, after, "if the weights stay the same", _needs(source, draw, _SUMMED), least=MIN_LOOKED_UP
+    )
 
 
 def _looked_up(source: Source, draw: _Draw, sums: str) -> str:
     """Return the search that gives what choice() gives."""
     rows = f'{sums}.searchsorted({_generator(draw)}.random({draw.given.get("size", "")}), side="right")'
-    items = ast.parse(draw.given["a"], mode="eval").body
-    return f"{draw.given['a']}[{rows}]" if source.kind(items) == "array" else rows
+    return {"array": f"{draw.given['a']}[{rows}]", "list": f"np.asarray({draw.given['a']})[{rows}]"}.get(
+        _items(source, draw), rows
+    )
+
+
+def _items(source: Source, draw: _Draw) -> str:
+    return source.kind(ast.parse(draw.given["a"], mode="eval").body)
+
+
+def _needs(source: Source, draw: _Draw, needs: str) -> str:
+    """Return what a search needs: of what is drawn from, it only gives the places."""
+    is_known = _items(source, draw) in ("int", "array", "list")
+    return needs if is_known else f"{needs}; where {draw.given['a']} is an array, {draw.given['a']}[…] of the result"
 
 
 def _changing(source: Source, draw: _Draw) -> Idiom:
@@ -102,17 +118,21 @@ def _changing(source: Source, draw: _Draw) -> Idiom:
     ]
     if items and isinstance(getattr(source.statement, "value", None), ast.Call):
         stored, where = items[0].name, items[0]
-        beside = f"   # {f'in {where.function}, ' if where.function else ''}beside {where.text.partition(' = ')[0]} = …"
+        beside = (
+            f", then {f'in {where.function}, ' if where.function else ''}beside {where.text.partition(' = ')[0]} = …"
+        )
         values = {"stored": stored, "beside": beside, "source": _generator(draw), "target": target}
         after = _TREE.format(num=draw.given.get("size", "1"), **values)
         words = "the same distribution; its sums are rounded in another order"
         title = "Keep the sums of the weights in a tree, and change those of the rows that change"
         needs = "a call of set_weights() with the new weights wherever they change"
         return Idiom(title, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP)
-    made = f"sums = np.cumsum({ast.unparse(draw.weights)})\nsums /= sums[-1]"
-    after = f"# the draws of choice(), without its checks of all weights\n{made}\n{source.now({draw.call: _looked_up(source, draw, 'sums')})}"
+    made = f"sums = np.cumsum({ast.unparse(draw.weights)}, dtype=np.float64)\nsums /= sums[-1]"
+    now = source.now({draw.call: _looked_up(source, draw, "sums")})
+    after = f"# the draws of choice(), without its checks of all weights\n{made}\n{now}"
     title = "Look the draws up in the sums of the weights, without choice()'s checks"
-    return Idiom(title, before, after, "", "weights that are not negative", least=MIN_UNCHECKED)
+    needs = _needs(source, draw, "weights that are not negative")
+    return Idiom(title, before, after, "", needs, least=MIN_UNCHECKED)
 
 
 def _is_of_items(text: str) -> bool:
@@ -120,13 +140,13 @@ def _is_of_items(text: str) -> bool:
     return isinstance(tree, ast.Assign) and isinstance(tree.targets[0], ast.Subscript)
 
 
-def _roots(source: Source, value: ast.expr, depth: int = 0) -> set[str]:
+def _roots(source: Source, value: ast.expr, within: frozenset[str] = frozenset()) -> set[str]:
     """Return the attributes and names that weights are computed from in the end."""
     found = set[str]()
     for name in names_in(value):
-        known = [] if "." in name else source.local.get(name, [])
-        inner = [each for each in known if each is not None] if depth < 6 else []
-        found |= set[str]().union(*(_roots(source, each, depth + 1) for each in inner)) if inner else {name}
+        known = [] if "." in name or name in within else source.local.get(name, [])
+        inner = [each for each in known if each is not None]
+        found |= set[str]().union(*(_roots(source, each, within | {name}) for each in inner)) if inner else {name}
     return found
 
 

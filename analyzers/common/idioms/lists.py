@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, replaced, same
 from diagnose.model.assignments import name_of
@@ -11,6 +12,7 @@ __all__ = ["cut_front", "searched_list"]
 
 MAX_SHOWN_LINES = 12  # of a loop that is printed as a whole
 _VIEWS = ("array", "tensor", "dict", "deque", "set", "frame")  # a slice copies nothing, or means something else
+_AT_END = ("append", "extend")
 MIN_CUT, MIN_FOUND = 0.8, 0.7
 
 
@@ -26,16 +28,26 @@ def cut_front(source: Source) -> Idiom | None:
     held, num = cut
     name, taken = ast.unparse(held), ast.unparse(num)
     at = "self.begin" if name.startswith("self.") else "begin"
-    moved = [f"{at} += {taken}", f"if 2 * {at} > len({name}):"]
-    moved += [f"    del {name}[:{at}]", f"    {at} = 0"]
-    loop = source.loop() or source.around
-    shown = _shown(source, loop, name, at, moved)
-    after = f"{at} = 0   # before the loop: how much of {name} is used up; now and then that much is cut off\n{shown}"
-    if source.kind(held) == "str":
-        after = after.replace(f"del {name}[:{at}]", f"{name} = {name}[{at}:]")
+    loop = source.loop()
+    by = _from_front(loop or source.around, source, name, at)
+    if by is None:
+        return None
+    dropped = f"del {name}[:{at}]" if source.kind(held) == "list" else f"{name} = {name}[{at}:]"
+    moved = [f"{at} += {taken}"]
+    needs = "" if loop is not None and "." not in name else f"every other use of {name} to begin at {at}"
+    if loop is None or loop is source.loop(outermost=True):  # what is used up would stay for as long as the run
+        moved += [f"if 2 * {at} > len({name}):", f"    {dropped}", f"    {at} = 0"]
+    where = "before the loop" if loop is not None and "." not in name else f"where {name} is made"
+    lines = [f"{at} = 0   # {where}: how much of {name} is used up", _shown(source, loop or source.around, by, moved)]
+    if loop is not None and not _is_endless(loop):
+        lines += [*([f"{dropped}   # after the loop"]), *([f"{at} = 0"] if "." in name else [])]
+    after, needs = "\n".join(lines), "; ".join(filter(None, [needs, "no other name for the same list"]))
     title = f"Move a position through {name} instead of cutting its front off"
-    needs = f"every other use of {name} to begin at {at}, and no other name for the same list"
     return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_CUT)
+
+
+def _is_endless(loop: ast.For | ast.While) -> bool:
+    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
 
 
 def _is_pop(call: ast.Call) -> bool:
@@ -74,16 +86,16 @@ def _popped(source: Source, call: ast.Call, held: ast.expr) -> Idiom | None:
     sliced = [node for node in ast.walk(source.around) if isinstance(node, ast.Subscript)
               and isinstance(node.slice, ast.Slice) and same(node.value, held)]  # fmt: skip
     made = [each for each in source.values(name_of(held)) if each is not None]
-    filled = ast.unparse(made[0]) if len(made) == 1 and not isinstance(made[0], ast.List) else ""
-    after = f"from collections import deque\n\n{name} = deque({filled})   # where it is made\n{source.now({call: f'{name}.popleft()'})}"
+    filled = ast.unparse(made[0]) if len(made) == 1 and not same(made[0], ast.List([])) else ""
+    now = source.now({call: f"{name}.popleft()"})
+    after = f"from collections import deque\n\n{name} = deque({filled})   # where it is made\n{now}"
     needs = f"no slices of {name}, which a deque has not" if sliced else f"no slices of {name}, and few items by index"
     title = f"Make {name} a deque, and take its front with popleft()"
     return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_CUT)
 
 
-def _shown(source: Source, loop: ast.AST, name: str, at: str, moved: list[str]) -> str:
+def _shown(source: Source, loop: ast.AST, by: Mapping[ast.AST, str], moved: list[str]) -> str:
     """Return the loop with the position in it; of a long or unknown one the lines that change."""
-    by = {use: text for use in _parts(loop, source) if (text := _from(use, name, at))}
     if source.is_whole and isinstance(loop, ast.For | ast.While):
         whole = replaced(loop, {**by, source.statement: "\n".join(moved)})
         if whole.count("\n") < MAX_SHOWN_LINES:
@@ -100,9 +112,27 @@ def _heads(node: ast.stmt) -> list[ast.AST]:
     return [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr | ast.withitem)]
 
 
-def _parts(loop: ast.AST, source: Source) -> list[ast.AST]:
+def _from_front(loop: ast.AST, source: Source, name: str, at: str) -> dict[ast.AST, str] | None:
+    """Return how a loop's expressions read a list from a position on; None where it uses all of the list otherwise."""
     mine = {id(node) for node in ast.walk(source.statement)}
-    return [node for node in ast.walk(loop) if id(node) not in mine]
+    nodes = [node for node in ast.walk(loop) if id(node) not in mine]
+    by = {node: text for node in nodes if (text := _from(node, name, at))}
+    for node in nodes:
+        test = (
+            node.test
+            if isinstance(node, ast.While | ast.If)
+            else node.operand
+            if isinstance(node, ast.UnaryOp)
+            else None
+        )
+        if test is not None and ast.unparse(test) == name:
+            by[test] = f"len({name}) > {at}"
+    known = {id(inner) for node in by for inner in ast.walk(node)}
+    for node in nodes:
+        kept = (isinstance(node, ast.Attribute) and node.attr in _AT_END) or isinstance(node, ast.Subscript)
+        known |= {id(node.value)} if kept else set()  # type: ignore[attr-defined]
+    others = [use for use in source.uses(name, loop) if id(use) not in known and not isinstance(use.ctx, ast.Store)]  # type: ignore[attr-defined]
+    return None if others and source.is_whole else by
 
 
 def _from(node: ast.AST, name: str, at: str) -> str:
@@ -116,52 +146,54 @@ def _from(node: ast.AST, name: str, at: str) -> str:
             begin = f"{at} + {ast.unparse(low)}" if low is not None else at
             return f"{name}[{begin}:{f'{at} + {ast.unparse(high)}' if high is not None else ''}]"
         case ast.Subscript(value=held, slice=ast.expr() as index) if ast.unparse(held) == name:
-            return "" if isinstance(index, ast.UnaryOp) else f"{name}[{at} + {ast.unparse(index)}]"
+            is_first = same(index, ast.Constant(0))
+            return (
+                ""
+                if isinstance(index, ast.UnaryOp)
+                else f"{name}[{at if is_first else f'{at} + {ast.unparse(index)}'}]"
+            )
     return ""
 
 
 def searched_list(source: Source) -> Idiom | None:
     """Return a set or a dict in the place of a list that a line looks through."""
+    found: list[tuple[ast.AST, ast.expr, ast.expr, str]] = []  # the search, the list, the item and how it is searched
     for node in source.own():
         match node:
-            case ast.Compare(left=item, ops=[ast.In() | ast.NotIn()], comparators=[held]) if _is_searched(source, held):
-                return _member(source, node, item, held)
-            case ast.Call(func=ast.Attribute(value=held, attr="index"), args=[item]) if _is_searched(source, held):
-                return _position(source, node, item, held)
-    return None
-
-
-def _is_searched(source: Source, held: ast.expr) -> bool:
-    return isinstance(held, ast.Name | ast.Attribute) and source.kind(held) in ("list", "tuple")
-
-
-def _member(source: Source, node: ast.Compare, item: ast.expr, held: ast.expr) -> Idiom:
+            case ast.Compare(left=item, ops=[ast.In()], comparators=[held]):
+                found.append((node, held, item, "in"))
+            case ast.Compare(left=item, ops=[ast.NotIn()], comparators=[held]):
+                found.append((node, held, item, "not in"))
+            case ast.Call(func=ast.Attribute(value=held, attr="index"), args=[item]):
+                found.append((node, held, item, "index"))
+    found = [each for each in found if isinstance(each[1], ast.Name | ast.Attribute)]
+    found = [each for each in found if source.kind(each[1]) in ("list", "tuple")]
+    if not found:
+        return None
+    is_position = any(how == "index" for *_, how in found)
+    held = next(held for _, held, _, how in found if how == "index" or not is_position)
     name = ast.unparse(held)
-    known, word = f"{name}_set", "in" if isinstance(node.ops[0], ast.In) else "not in"
+    kept = f"{name}_position" if is_position else f"{name}_set"
+    by = {node: f"{kept}[{ast.unparse(item)}]" if how == "index" else f"{ast.unparse(item)} {how} {kept}"
+          for node, other, item, how in found if same(other, held)}  # fmt: skip
     grows = [call for call in ast.walk(source.around) if isinstance(call, ast.Call) and last_name(call.func) == "append"
              and isinstance(call.func, ast.Attribute) and same(call.func.value, held)]  # fmt: skip
-    added = [f"{known}.add({ast.unparse(call.args[0])})   # beside {ast.unparse(call)}" for call in grows[:1]]
-    now = _runnable(source.now({node: f"{ast.unparse(item)} {word} {known}"}))
-    after = "\n".join([f"{known} = set({name})   # once, where {name} is made", now, *added])
-    needs = f"items that can be hashed, and {known} kept as {name} changes" if grows else "items that can be hashed"
-    return Idiom(f"Look up in a set of {name} instead of going through the list", _shown_line(source), after, "", needs,
-                 least=MIN_FOUND)  # fmt: skip
-
-
-def _position(source: Source, node: ast.Call, item: ast.expr, held: ast.expr) -> Idiom:
-    name = ast.unparse(held)
-    kept = f"{name}_position"
-    now = _runnable(source.now({node: f"{kept}[{ast.unparse(item)}]"}))
-    made = f"{kept} = {{item: i for i, item in reversed(list(enumerate({name})))}}"
-    after = f"# once, where {name} is made: the first place of each item\n{made}\n{now}"
-    needs = f"items that can be hashed, and a list that stays the same; a missing item raises KeyError"
-    return Idiom(f"Keep the positions of {name} in a dict instead of searching with index()", _shown_line(source), after,
-                 "", needs, least=MIN_FOUND)  # fmt: skip
+    if is_position:
+        made = (
+            f"{{item: i for i, item in reversed(list(enumerate({name})))}}   # once, where {name} is made: first places"
+        )
+        title, needs = (
+            f"Keep the positions in {name} in a dict instead of searching for them",
+            "a list that stays the same",
+        )
+    else:
+        made = f"set({name})   # once, where {name} is made"
+        title, needs = f"Look up in a set of {name} instead of going through the list", f"{kept} kept as {name} changes"
+    added = [f"{kept}.add({ast.unparse(call.args[0])})   # beside {ast.unparse(call)}" for call in grows[:1]]
+    after = "\n".join([f"{kept} = {made}", _runnable(source.now(by)), *(added if not is_position else [])])
+    before = _runnable(source.now({}))
+    return Idiom(title, before, after, "", f"items that can be hashed, and {needs}", least=MIN_FOUND)
 
 
 def _runnable(text: str) -> str:
     return f"{text} ..." if text.endswith(":") else text
-
-
-def _shown_line(source: Source) -> str:
-    return _runnable(source.now({}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
 from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in, replaced
 from diagnose.model.assignments import assigned, name_of
@@ -16,13 +17,13 @@ _MAKERS = frozenset(
         *("spacy.load", "Tokenizer.from_file", "joblib.load", "pandas.read_csv", "tiktoken.get_encoding"),
     }
 )
-MIN_MADE = 0.8
+MIN_MADE, MIN_ROWS = 0.8, 0.7
 
 
 def made_each_time(source: Source) -> Idiom | None:
     """Return a call whose arguments stay the same, made once: a file that is read, a pattern, a tokenizer."""
     calls = [call for call in source.calls() if _is_maker(call)]
-    if not calls or not source.is_whole:
+    if not calls or not source.is_whole or getattr(source.around, "name", "") == "__init__":
         return None
     call, loop = calls[0], source.loop(outermost=True)
     opened = {name: value for node in ast.walk(source.around) if isinstance(node, ast.withitem)
@@ -31,19 +32,17 @@ def made_each_time(source: Source) -> Idiom | None:
     parts = [opened[name] for name in used] or [call]
     if any(part is None or not _stays(source, part, loop) for part in parts):
         return None
-    is_method = (
-        loop is None
-        and isinstance(source.around, ast.FunctionDef)
-        and "self" in [a.arg for a in source.around.args.args]
-    )
-    kept = "self.kept" if is_method else "kept"
+    parameters = source.around.args.args if isinstance(source.around, ast.FunctionDef) else []
+    is_method = loop is None and "self" in [one.arg for one in parameters]
+    target = next(iter(getattr(source.statement, "targets", ())), None)
+    word = f"kept_{target.id}" if isinstance(target, ast.Name) else "kept"
+    kept = f"self.{word}" if is_method else word
     made = [f"with {ast.unparse(opened[name])} as {name}:" for name in used if opened[name] is not None]
     made += [f"{'    ' if made else ''}{kept} = {ast.unparse(call)}"]
     where = "before the loop" if loop is not None else "in __init__" if is_method else "above the function"
     after = f"# once, {where}\n" + "\n".join(made) + f"\n\n{_runnable(source.now({call: kept}))}"
-    before = _runnable(source.now({}))
-    return Idiom(f"Call {ast.unparse(call.func)} once and keep its result", before, after, "if nothing writes into the result",
-                 "", least=MIN_MADE)  # fmt: skip
+    title, condition = f"Call {ast.unparse(call.func)} once and keep its result", "if nothing writes into the result"
+    return Idiom(title, _runnable(source.now({})), after, condition, least=MIN_MADE)
 
 
 def _runnable(text: str) -> str:
@@ -70,56 +69,72 @@ _ROWS = frozenset({"iloc", "loc", "iat", "at"})
 
 def table_rows(source: Source) -> Idiom | None:
     """Return arrays of a table's columns that are made once, in the place of a row of pandas for each sample."""
-    found = next((node for node in source.own() if _is_row(node)), None)
-    if not isinstance(found, ast.Subscript) or not isinstance(found.value, ast.Attribute):
+    rows = [node for node in source.own() if _is_row(node)]
+    found = [each for row in rows if isinstance(row, ast.Subscript) and (each := _row(source, row)) is not None]
+    if not found:
         return None
-    table, by, index = found.value.value, found.value.attr, found.slice
-    if source.kind(table) not in ("", "frame"):
-        return None
-    outer = _around(source, found)
-    name, needs = (
-        ast.unparse(table),
-        "memory for the arrays" if by.startswith("i") else "rows that are numbered 0, 1, 2, …",
-    )
-    column: str | None = None
-    whole = found
-    if isinstance(table, ast.Subscript) and isinstance(table.slice, ast.Constant):  # of one column
-        column, name = ast.unparse(table.slice), ast.unparse(table.value)
-    elif isinstance(index, ast.Tuple) and len(index.elts) == 2:
-        index, column = index.elts[0], ast.unparse(index.elts[1])
-        if by.startswith("i"):
-            column = None
-            name = f"{name}.iloc[:, {ast.unparse(found.slice.elts[1])}]"  # type: ignore[attr-defined]
-    elif isinstance(outer, ast.Subscript) and isinstance(outer.slice, ast.Constant | ast.Name | ast.List):
-        column, whole = ast.unparse(outer.slice), outer
-    if isinstance(index, ast.Slice):
-        return None
-    base = name.partition(".iloc")[0].partition("[")[0]
-    i = ast.unparse(index)
-    kept = (
-        f"{base}_{ast.literal_eval(column)}"
-        if column and column.startswith("'") and column.strip("'").isidentifier()
-        else f"{base}_values"
-    )
-    values = _to_array(source, whole)
+    base = found[0].base
+    needs = "memory for the arrays" if all(each.by_place for each in found) else "rows that are numbered 0, 1, 2, …"
     title = f"Keep the columns of {base} as arrays instead of taking rows of pandas"
-    before = ast.unparse(source.statement)
-    if column is not None or values is not None:
-        made = f"{name}[{column}].to_numpy()" if column is not None else f"{name}.to_numpy()"
-        after = f"{kept} = {made}   # once, where {base} is made\n{source.now({values or whole: f'{kept}[{i}]'})}"
-        return Idiom(title, before, after, "", needs, least=0.7)
-    return _by_name(source, found, base, i, title, needs)
+    if any(not each.made for each in found):
+        return _by_name(source, found[0], title, needs) if len(found) == 1 else None
+    made = dict.fromkeys(each.made for each in found)
+    now = source.now({each.node: f"{each.kept}[{each.index}]" for each in found})
+    after = "\n".join([f"# once, where {base} is made", *made, "", now])
+    return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_ROWS)
 
 
-def _by_name(source: Source, row: ast.Subscript, base: str, i: str, title: str, needs: str) -> Idiom:
+class _Row(NamedTuple):
+    """A row of a table, or one of its values."""
+
+    node: ast.AST  # that an array's item takes the place of
+    base: str  # the table
+    index: str
+    kept: str
+    made: str  # the array, "" where the row itself is used
+    by_place: bool
+
+
+def _row(source: Source, row: ast.Subscript) -> _Row | None:
+    assert isinstance(row.value, ast.Attribute)
+    table, by, index = row.value.value, row.value.attr, row.slice
+    second = index.elts[1] if isinstance(index, ast.Tuple) and len(index.elts) == 2 else None
+    is_table = by == "iloc" or (second is not None and source.kind(second) == "str")
+    if source.kind(table) != "frame" and not (is_table and not source.kind(table)):
+        return None
+    first = index.elts[0] if isinstance(index, ast.Tuple) else index
+    if isinstance(first, ast.Slice):
+        return None
+    outer, name, whole = _around(source, row), ast.unparse(table), row
+    column: ast.expr | None = None
+    if isinstance(table, ast.Subscript) and isinstance(table.slice, ast.Constant):  # of one column
+        column, name = table.slice, ast.unparse(table.value)
+    elif second is not None and by in ("loc", "at"):
+        column = second
+    elif second is not None:
+        name = f"{name}.iloc[:, {ast.unparse(second)}]"
+    elif isinstance(outer, ast.Subscript) and isinstance(outer.slice, ast.Constant | ast.List):
+        column, whole = outer.slice, outer
+    values = _to_array(source, whole)
+    base = name.partition(".iloc")[0].partition("[")[0]
+    label = column.value if isinstance(column, ast.Constant) else ""
+    kept = f"{base}_{label}" if isinstance(label, str) and label.isidentifier() else f"{base}_values"
+    of_column = f"[{ast.unparse(column)}]" if column is not None else ""
+    is_array = column is not None or second is not None or values is not None
+    made = f"{kept} = {name}{of_column}.to_numpy()" if is_array else ""
+    return _Row(values or whole, base, ast.unparse(first), kept, made, by.startswith("i"))
+
+
+def _by_name(source: Source, row: _Row, title: str, needs: str) -> Idiom:
     """Return the columns that a function reads of a row by their names, or all rows as dicts."""
-    before = ast.unparse(source.statement)
+    before, base, i = ast.unparse(source.statement), row.base, row.index
     targets = getattr(source.statement, "targets", [])
-    name = ast.unparse(targets[0]) if len(targets) == 1 and source.statement.value is row else ""  # type: ignore[attr-defined]
+    is_alone = len(targets) == 1 and getattr(source.statement, "value", None) is row.node
+    name = ast.unparse(targets[0]) if is_alone else ""
     uses = source.uses(name, source.around) if name.isidentifier() else []
-    read = [node for node in ast.walk(source.around) if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
-            and isinstance(node.slice.value, str) and ast.unparse(node.value) == name]  # fmt: skip
-    columns = list(dict.fromkeys(ast.literal_eval(node.slice) for node in read))
+    items = [node for node in ast.walk(source.around) if isinstance(node, ast.Subscript)]
+    read = [node for node in items if ast.unparse(node.value) == name and source.kind(node.slice) == "str"]
+    columns = list(dict.fromkeys(ast.literal_eval(node.slice) for node in read if isinstance(node.slice, ast.Constant)))
     if source.is_whole and columns and len(read) == len(uses) and all(map(str.isidentifier, columns)):
         made = [f"{base}_{each} = {base}[{each!r}].to_numpy()" for each in columns]
         by = {node: f"{base}_{ast.literal_eval(node.slice)}[{i}]" for node in read}
@@ -127,10 +142,10 @@ def _by_name(source: Source, row: ast.Subscript, base: str, i: str, title: str, 
                  and any(each in by for each in ast.walk(node))]  # fmt: skip
         now = [replaced(node, by) for node in sorted(lines, key=lambda node: node.lineno)]
         after = "\n".join([f"# once, where {base} is made", *made, "", "# in each call, without the row", *now])
-        return Idiom(title, before, after, "", f"{needs}, and columns that keep their own types", least=0.7)
-    after = f"{base}_rows = {base}.to_dict('records')   # once, where {base} is made\n{source.now({row: f'{base}_rows[{i}]'})}"
-    return Idiom(f"Keep the rows of {base} as dicts instead of taking rows of pandas", before, after, "",
-                 f"{needs}, and columns that are read by row['name']", least=0.7)  # fmt: skip
+        return Idiom(title, before, after, "", f"{needs}, and columns that keep their own types", least=MIN_ROWS)
+    made, now = f"{base}_rows = {base}.to_dict('records')", source.now({row.node: f"{base}_rows[{i}]"})
+    title, needs = f"Keep the rows of {base} as dicts instead of taking rows of pandas", f"{needs}, and columns by name"
+    return Idiom(title, before, f"{made}   # once, where {base} is made\n{now}", "", needs, least=MIN_ROWS)
 
 
 def _is_row(node: ast.AST) -> bool:

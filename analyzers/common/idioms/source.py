@@ -31,7 +31,6 @@ _DISPLAYS: Mapping[type[ast.expr], str] = {
 }  # fmt: skip
 _ANNOTATED = {"list": "list", "List": "list", "Sequence": "list", "dict": "dict", "Dict": "dict", "set": "set"}
 _NAMED = {"str": "str", "int": "int", "np.ndarray": "array", "Tensor": "tensor", "torch.Tensor": "tensor"}
-MAX_DEPTH = 6  # of names that stand for each other
 
 
 class Idiom(NamedTuple):
@@ -88,44 +87,48 @@ class Source:
         """Return the values that a name gets, in the function where it is bound there, else in its module or class."""
         known = [] if "." in name else self.local.get(name, [])
         if known or name in self.given:
-            return known or [self.given[name]]
+            annotated = self.given.get(name)
+            return [*known, *([annotated] if annotated is not None or not known else [])]
         trees = (parsed(one.text) for one in self.bindings if one.name == name)
         return [tree.value for tree in trees if isinstance(tree, ast.Assign) and name_of(tree.targets[0]) == name
                 and not isinstance(tree.targets[0], ast.Subscript)]  # fmt: skip
 
-    def kind(self, value: ast.expr | None, depth: int = 0) -> str:
+    def kind(self, value: ast.expr | None, within: frozenset[str] = frozenset()) -> str:
         """Return the type of an expression: "list", "array", "str", …; "" where the source does not show it."""
-        if depth > MAX_DEPTH:
-            return ""
         match value:
             case ast.Constant(value=known):
                 return type(known).__name__ if known is not ... else ""
             case ast.Call(func=function):
-                root, name = ast.unparse(function).partition(".")[0], last_name(function)
-                if name in _MADE_BY and not (root in _MODULES or root == "torch"):
-                    return _MADE_BY[name]
-                return {"torch": "tensor"}.get(root, "array" if root in _MODULES and "random" not in name else "")
+                return _made_by(function)
             case ast.Name() | ast.Attribute():
-                kinds = {self.kind(each, depth + 1) for each in self.values(name_of(value))}
+                name = name_of(value) or f"self.{last_name(value)}"
+                values = [each for each in self.values(name) if not _is_own(each, name)]
+                kinds = {self.kind(each, within | {name}) for each in values} if name not in within else set()
                 return kinds.pop() if len(kinds) == 1 else ""
             case ast.Subscript(value=inner, slice=ast.Slice()):
-                return self.kind(inner, depth + 1)
+                return self.kind(inner, within)
             case ast.BinOp(left=left, right=right):
-                return next(filter(None, (self.kind(each, depth + 1) for each in (left, right))), "")
+                return self.kind(left, within) or self.kind(right, within)
         return _DISPLAYS.get(type(value), "")
 
-    def changes(self, value: ast.expr, depth: int = 0) -> bool | None:
+    def changes(self, value: ast.expr, within: frozenset[str] = frozenset()) -> bool | None:
         """Return whether an expression may have another value at the next call; None where that is not known."""
-        found = []
-        for name in names_in(value):
-            known = [] if "." in name else self.local.get(name, [])
-            if known and depth < MAX_DEPTH:
-                found += [True if each is None else self.changes(each, depth + 1) for each in known]
-            elif name in self.given:
+        found: list[bool | None] = []
+        for name in set(names_in(value)) - within:
+            local = [] if "." in name else self.local.get(name, [])
+            for each in local:
+                is_moved = each is None or (_is_own(each, name) and self._is_in_loop(each))
+                found.append(is_moved or self.changes(each, within | {name}))
+            if not local and name in self.given:
                 found.append(None)
-            elif "." in name:
-                found.append(any(one.function not in _ONCE for one in self.of(name)) if self.of(name) else None)
+            if "." in name:
+                written = [one.function not in _ONCE for one in self.of(name)]
+                found.append(any(written) if written else None)
         return True if True in found else None if None in found else False
+
+    def _is_in_loop(self, value: ast.AST) -> bool:
+        loop = self.loop(outermost=True)
+        return loop is not None and any(node is value for node in ast.walk(loop))
 
     def of(self, name: str) -> list[Binding]:
         """Return what binds a name of the module or an attribute."""
@@ -144,9 +147,24 @@ class Source:
                 and ast.unparse(node) == name]  # fmt: skip
 
     def now(self, replaced_by: Mapping[ast.AST, str]) -> str:
-        """Return the statement's text with other texts in the place of some of its nodes, of one with a body its head."""
+        """Return the statement's text with other texts in place of some nodes, of one with a body its head."""
         text = replaced(self.statement, replaced_by)
         return text.partition("\n")[0] if hasattr(self.statement, "body") else text
+
+
+def _made_by(function: ast.expr) -> str:
+    """Return the type of what a call of this function gives."""
+    root, name = ast.unparse(function).partition(".")[0], last_name(function)
+    if root == "torch":
+        return "tensor"
+    if root in _MODULES:
+        return "" if "random" in ast.unparse(function) else "array"
+    return _MADE_BY.get(name, "")
+
+
+def _is_own(value: ast.expr | None, name: str) -> bool:
+    """Return whether the value of a name is computed from the one that it had."""
+    return value is not None and name in names_in(value)
 
 
 def _head(statement: ast.stmt) -> Iterable[ast.AST]:

@@ -1,9 +1,9 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw (statements on several lines as one), the heads of the loops and the text of the functions around them with what
-their names are bound to, the numbers of the lines at which samples draw at random, where deques are indexed, credentials
-masked.
+saw (statements on several lines as one), the heads of the loops around them, the text of short functions around them
+with what their names are bound to, the numbers of the lines at which samples draw at random, where deques are indexed,
+credentials masked.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
         indexed_deques(tree),
         list(long_statements(tree)),
         [(node.lineno, node.end_lineno or node.lineno) for node in _functions(tree)],
-        list(_bindings(tree, "")),
+        list(_bindings(tree)),
     )
 
 
@@ -300,14 +300,18 @@ def _functions(tree: ast.AST) -> Iterator[_Function | ast.For | ast.While]:
             yield from _functions(node)
 
 
-def _bindings(tree: ast.AST, function: str) -> Iterator[Binding]:
-    """Yield what binds names of the module and attributes of ``self``."""
+def _bindings(tree: ast.AST, function: str = "", *, is_seen_inside: bool = True) -> Iterator[Binding]:
+    """Yield what binds attributes of ``self``, names of the module and of functions with others in them."""
     for node in ast.iter_child_nodes(tree):
         for target, value in assigned(node):
             name = name_of(target)
-            if name and (not function or "." in name):
+            if name and (is_seen_inside or "." in name):
                 yield Binding(name, function, f"{ast.unparse(target)} = {_short(value)}")
-        yield from _bindings(node, node.name if isinstance(node, _Function) else function)
+        if isinstance(node, _Function):
+            has_inner = any(isinstance(inner, _Function) for inner in ast.walk(node) if inner is not node)
+            yield from _bindings(node, node.name, is_seen_inside=has_inner)
+        else:
+            yield from _bindings(node, function, is_seen_inside=is_seen_inside)
 
 
 MAX_VALUE_WIDTH = 200  # characters of a value
@@ -410,7 +414,9 @@ class SourceLines:
                 continue
             if around[1] - around[0] < MAX_FUNCTION_LINES:
                 text = each.functions[str(around[0])] = _text_of(source, *around)
-                each.bindings.extend(one for one in bindings if one.name in text and one not in each.bindings)
+                each.bindings.extend(
+                    one for one in bindings if one.name.rpartition(".")[2] in text and one not in each.bindings
+                )
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
