@@ -139,10 +139,10 @@ background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.st
     ),
     replace(
         _IN_PASS,
-        title="Make the Python work{at} cheaper: one operator or call of NumPy for all items, or fewer steps",
+        title="Make the Python work{at} cheaper, or do it in another process",
         numerics=identical("if the work does not read what the step changes"),
         after="",
-        needs="work that can be made cheaper",
+        needs="work that can be made cheaper, or a free CPU core",
         when=lambda f, _: _is_the_scripts(f),
     ),
 )

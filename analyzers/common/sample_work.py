@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -140,7 +139,6 @@ def work_facts(
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
     return {
-        "sample_work": _work(lines, seen, slow),
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
         **_drawn_beside(t),
@@ -159,23 +157,6 @@ def _drawn_beside(t: Tables) -> Facts:
     made = t.capture.info.loader.made if t.capture.info else None
     lines = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
-
-
-def _work(
-    lines: Mapping[tuple[str, int, str], SampledLine],
-    seen: Mapping[tuple[str, int, str], int],
-    slow: Sequence[tuple[str, int]],
-) -> str:
-    """Return what the line does that is named, or where that is not known what most samples beside it are at.
-
-    Samples at the head of a loop over samples belong to its body: they are taken where the loop jumps back.
-    """
-    works = Counter[str]()
-    for place, num in seen.items():
-        if place[:2] in slow and not (place[2] in _PER_SAMPLE and re.match(_HEAD, lines[place].text)):
-            works[sample_work(lines[place])] += num
-    named = (sample_work(line) for place, line in lines.items() if place[:2] == slow[0]) if slow else ()
-    return next(filter(None, named), "") or max(works, key=lambda work: works[work], default="")
 
 
 def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:

@@ -24,15 +24,18 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
+LARGE_BATCH = 1024  # where a batch's size is not known
 NORMAL_95 = 1.96  # standard errors of a share, 95 %
 
 
-def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
     idiom = finding.facts.get("idiom")
     if not isinstance(idiom, Mapping) or finding.facts.get("restart_share"):
         return None
     of_line, around = float(idiom["share"]), float(idiom["share_around"])
     part = number(finding.facts, "order_share") if finding.facts.get("order_line") else 1.0
+    batch_ns, size = number(finding.facts, "batch_ns"), number(finding.facts, "batch_size") or program.batch_size
+    is_sure = not finding.facts.get("order_line") or part * batch_ns >= idiom["sure_from_ns"] * (size or LARGE_BATCH)
     numerics = identical(str(idiom["condition"])) if idiom["is_identical"] else other_training(str(idiom["condition"]))
     return Proposal(
         title=f"{idiom['title']} ({at_line(Where(idiom['file'], idiom['line']))})",
@@ -40,7 +43,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
         after=str(idiom["after"]),
         needs=str(idiom["needs"]),
         numerics=numerics,
-        least=float(idiom["least"]) * of_line * part,
+        least=float(idiom["least"]) * of_line * part if is_sure else 0.0,
         most=share_at_most(around, float(idiom["samples"])) * part,
     )
 

@@ -60,13 +60,14 @@ LINES = {
         "got = [np.random.choice(items, 3, True, share) for _ in range(6)]", "got", "items[cumulative.searchsorted(",
     ),
     "choices": ("w = [3, 1, 2]", 'got = random.choices("abc", weights=w, k=20)', "got", "cum_weights=cumulative"),
-    "choices by place": ("w = [3, 1, 2]", "got = [random.choices([7, 8, 9], w)[0] for _ in range(9)]", "got", "accumulate(w)"),
+    "one choice": ("w = [3, 1, 2]", "got = [random.choices('abc', w) for _ in range(9)]", "got", "accumulate(w)"),
+    "next by pop": ("queue = list('abc')", "got = queue.pop(0) + queue[-1]", "got", "queue = deque(list('abc'))"),
     "front by pop": ("queue = [5, 6, 7]", "got = [queue.pop(0), queue.pop()]", "got", "queue.popleft()"),
     "places in a list": (
         "tags = sorted('qwerty')", "got = [tags.index(c) for c in 'wet' if c in tags]", "got", "tags_position[c]",
     ),
-    "first of equal items": ("kinds = list('abca')", "got = kinds.index('a') + kinds.index('c')", "got", "kinds_position["),
-    "a tuple": ("stop = tuple(range(90))", "got = [i for i in range(80, 120) if i not in stop]", "got", "i not in stop_set"),
+    "first of equal items": ("kinds = list('abca')", "got = kinds.index('a') + 2", "got", "kinds_position['a'] + 2"),
+    "a tuple": ("stop = tuple(range(90))", "got = [i for i in range(99) if i not in stop]", "got", "i not in stop_set"),
     "smallest": ("d = np.random.rand(99)", "got = np.argsort(d)[:7]", "got", "np.argpartition(d, 6)[:7]"),
     "largest, in order": ("d = np.abs(np.random.rand(99))", "got = d.argsort()[::-1][:7]", "got", "[::-1]"),
     "largest, at the end": ("d, k = np.random.rand(99), 4", "got = np.argsort(d * 2)[-k:]", "got", "values = d * 2"),
@@ -75,7 +76,8 @@ LINES = {
     "of a tensor, at the end": ("d = torch.rand(99)", "got = d.argsort()[-3:]", "got", ".flip(-1)"),
     "sorted": ("d = [3, 1, 2] * 9", "got = sorted(d)[:4]", "got", "heapq.nsmallest(4, d)"),
     "sorted by a key": (
-        "d = [(i % 7, i) for i in range(99)]", "got = sorted(d, key=lambda p: p[0], reverse=True)[:4]", "got", "nlargest(4, d, key=",
+        "d = [(i % 7, i) for i in range(99)]", "got = sorted(d, key=lambda p: p[0], reverse=True)[:4]",
+        "got", "nlargest(4, d, key=",
     ),
     "tensor of arrays": (
         "a = np.ones(3, np.float32)", "got = torch.tensor([a * 2, np.zeros(3, np.float32)])", "got", "np.stack([a * 2",
@@ -149,12 +151,49 @@ for file in files:
     assert idiom.needs == "no other name for the same list"
 
 
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [
+        ("w = torch.arange(1.0, 6.0)", "got = torch.multinomial(w, 40_000, replacement=True)"),
+        (
+            "w = torch.tensor([0.1, 0.0, 0.9])",
+            "got = w[torch.multinomial(w, num_samples=9000, replacement=True)].round()",
+        ),
+    ],
+)
+def test_rows_that_torch_draws_have_the_same_distribution(found, before, line):
+    idiom = found(f"def work():\n    {before}\n    {line}  # slow")
+    assert not idiom.is_identical
+    one, other = (np.unique(ran(f"{before}\n{text}", "got"), return_counts=True) for text in (line, idiom.after))
+    assert one[0].tolist() == other[0].tolist()
+    assert np.allclose(one[1], other[1], rtol=0.1)
+
+
+DEQUES = {
+    "bounded": ("kept = deque(maxlen=20)", "got = [kept[i] for i in range(3, 17)]"),
+    "by a name": ("kept, i = deque([], 20), 7", "got = [kept[i + 2], kept[-1 + i]]"),
+    "without a bound": ("kept = deque()", "got = [kept[i] for i in (4, 9)]"),
+    "drawn from": ("kept = deque()", "got = random.sample(kept, 5)"),
+}
+
+
+@pytest.mark.parametrize(("made", "line"), DEQUES.values(), ids=DEQUES)
+def test_a_deque_that_is_indexed_becomes_a_list(found, made, line):
+    idiom = found(f"def work():\n    {made}\n    {line}  # slow")
+    fill = "for item in range(33):\n    {}"
+    start = f"from collections import deque\n{made}\n"
+    once, *_, now = idiom.after.split("\n")
+    appended = idiom.after.partition("\n\n")[2].partition("\n\n")[0] or "kept.append(item)"
+    new = f"{once}\n" + fill.format(appended.replace("\n", "\n    ")) + f"\n{now}"
+    assert ran(start + fill.format("kept.append(item)") + f"\n{line}", "got") == ran(start + new, "got")
+
+
 GROWING = {
     "flat, read afterwards": ("log = np.empty(0)", "log = np.append(log, [i, i + 1])", "", "parts.append(np.ravel("),
     "rows, read afterwards": ("log = np.zeros((1, 2))", "log = np.vstack((log, [i, i]))", "", "np.atleast_2d"),
-    "flat, read in the loop": ("log = np.empty(0)", "log = np.append(log, [i, i])", "got = log.sum()", "room[num : num"),
+    "flat, read in the loop": ("log = np.empty(0)", "log = np.append(log, [i, i])", "got = log.sum()", "room[num :"),
     "rows, read in the loop": (
-        "log = np.zeros((1, 2))", "log = np.concatenate([log, np.full((3, 2), i)])", "got = log.sum()", "room = np.concatenate",
+        "log = np.zeros((1, 2))", "log = np.concatenate([log, np.full((3, 2), i)])", "got = log.sum()", "room[num :",
     ),
     "a list": ("log = [0]", "log = log + [i]", "got = log[-1]", "log.append(i)"),
 }  # fmt: skip
@@ -276,7 +315,7 @@ def test_what_stays_the_same_is_made_once(found, text, after):
         "def cut(x):\n    while x:\n        use(x)\n        x = x[4:]  # slow",
         "def tail(x):\n    x = x[-20:]  # slow",
         "def first(d):\n    d = {}\n    return d.pop(0)  # slow",
-        "class V:\n    def __init__(self, w):\n        self.v = {t: 0 for t in w}\n    def ids(self, w):\n        return [t in self.v for t in w]  # slow",
+        "v = dict(a=1)\ndef ids(words):\n    return [word in v for word in words]  # slow",
         "def where(text, part):\n    return text.index(part)  # slow",
         "def load(path):\n    return np.load(path)  # slow",
         "class Rows:\n    def __init__(self, path):\n        self.rows = np.load(PATH)  # slow",

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
-from diagnose.analyzers.common.idioms.lists import cut_front, searched_list
+from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
 from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
 from diagnose.analyzers.common.idioms.source import Idiom, Source, source_at
-from diagnose.model.assignments import StoredSource
+from diagnose.model.assignments import Binding, StoredSource
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import is_own_file
 from diagnose.tables import Tables
@@ -25,6 +25,7 @@ IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     weighted_draws,
     cut_front,
     searched_list,
+    indexed_deque,
     table_rows,
     growing_array,
     made_each_time,
@@ -63,7 +64,8 @@ def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int 
         sampled |= {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
         texts = {each: t.capture.lines.get((file, each), "") for each in sampled}
         stored = t.capture.sources.get(file, StoredSource())
-        source = source_at(line, stored.functions, texts, stored.bindings)
+        deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
+        source = source_at(line, stored.functions, texts, stored.bindings or deques)
         found = idiom_of(source) if source is not None else None
         if found is not None:
             near = (n for (name, other), n in at.items() if name == file and abs(other - line) <= MAX_LINES_APART)

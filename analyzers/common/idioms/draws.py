@@ -19,6 +19,7 @@ _DRAWS = {
 _REPEATS = {"choice": "True", "multinomial": "False", "choices": "True"}
 # A search takes 0.1 to 2 µs for each draw: of draws that took ten and more it left at most 19 % (choice, multinomial)
 # and 32 % (choices), with 50,000 to 8 million weights and 32 to 8,192 draws.
+SURE_FROM_NS = 10_000
 MIN_LOOKED_UP, MIN_LOOKED_UP_IN_PYTHON, MIN_UNCHECKED = 0.8, 0.6, 0.3
 _TITLE = "Add up the weights once, and look each draw up"
 _SUMMED = "weights that stay the same from call to call, and 8 bytes for each"
@@ -65,25 +66,29 @@ def weighted_draws(source: Source) -> Idiom | None:
     kept = "self.cumulative" if is_own else "cumulative"
     before = ast.unparse(source.statement)
     if name == "choices":
-        words = [f"{ast.unparse(draw.call.args[0])}" if draw.call.args else draw.given["population"]]
-        words += [f"cum_weights={kept}", *([f"k={draw.given['k']}"] if "k" in draw.given else [])]
-        now = source.now({draw.call: f"{ast.unparse(draw.call.func)}({', '.join(words)})"})
+        given = [draw.given["population"], f"cum_weights={kept}"]
+        given += [f"k={draw.given['k']}"] if "k" in draw.given else []
+        now = source.now({draw.call: f"{ast.unparse(draw.call.func)}({', '.join(given)})"})
         made = f"{kept} = list(accumulate({weights}))   # once, where the weights are made"
         after = f"from itertools import accumulate\n\n{made}\n{now}"
-        return Idiom(_TITLE, before, after, "if the weights stay the same", _SUMMED, least=MIN_LOOKED_UP_IN_PYTHON)
+        words = "if the weights stay the same"
+        least = MIN_LOOKED_UP_IN_PYTHON
+        return Idiom(_TITLE, before, after, words, _SUMMED, least=least, sure_from_ns=SURE_FROM_NS)
     if name == "multinomial":
         drawn = f"torch.rand({draw.given['num_samples']}, dtype=torch.float64, device={kept}.device) * {kept}[-1]"
         now = source.now({draw.call: f"torch.searchsorted({kept}, {drawn}, right=True)"})
         after = f"{kept} = {weights}.double().cumsum(0)   # once, where the weights are made\n{now}"
-        words = "the same distribution, drawn from other random numbers"
-        return Idiom(_TITLE, before, after, words, _SUMMED, is_identical=False, least=MIN_LOOKED_UP)
+        words, needs = "the same distribution, drawn from other random numbers", f"{_SUMMED}; one row of weights"
+        return Idiom(
+            _TITLE, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS
+        )
     made = f"{kept} = np.cumsum({weights}, dtype=np.float64)\n{kept} /= {kept}[-1]"
     now = source.now({draw.call: _looked_up(source, draw, kept)})
     drawn = f"# the draws of choice(), from the same random numbers\n{now}"
     after = f"# once, where the weights are made\n{made}\n\n{drawn}"
-    return Idiom(
-        _TITLE, before, after, "if the weights stay the same", _needs(source, draw, _SUMMED), least=MIN_LOOKED_UP
-    )
+    needs = _needs(source, draw, _SUMMED)
+    words = "if the weights stay the same"
+    return Idiom(_TITLE, before, after, words, needs, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
 
 
 def _looked_up(source: Source, draw: _Draw, sums: str) -> str:
@@ -126,7 +131,9 @@ def _changing(source: Source, draw: _Draw) -> Idiom:
         words = "the same distribution; its sums are rounded in another order"
         title = "Keep the sums of the weights in a tree, and change those of the rows that change"
         needs = "a call of set_weights() with the new weights wherever they change"
-        return Idiom(title, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP)
+        return Idiom(
+            title, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS
+        )
     made = f"sums = np.cumsum({ast.unparse(draw.weights)}, dtype=np.float64)\nsums /= sums[-1]"
     now = source.now({draw.call: _looked_up(source, draw, "sums")})
     after = f"# the draws of choice(), without its checks of all weights\n{made}\n{now}"

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, replaced, same
 from diagnose.model.assignments import name_of
 
-__all__ = ["cut_front", "searched_list"]
+__all__ = ["cut_front", "indexed_deque", "searched_list"]
 
 MAX_SHOWN_LINES = 12  # of a loop that is printed as a whole
 _VIEWS = ("array", "tensor", "dict", "deque", "set", "frame")  # a slice copies nothing, or means something else
 _AT_END = ("append", "extend")
+_DRAWN = ("random.sample", "random.choice", "random.choices")
 MIN_CUT, MIN_FOUND = 0.8, 0.7
 
 
@@ -193,6 +194,36 @@ def searched_list(source: Source) -> Idiom | None:
     after = "\n".join([f"{kept} = {made}", _runnable(source.now(by)), *(added if not is_position else [])])
     before = _runnable(source.now({}))
     return Idiom(title, before, after, "", f"items that can be hashed, and {needs}", least=MIN_FOUND)
+
+
+def indexed_deque(source: Source) -> Idiom | None:
+    """Return a list in the place of a deque whose inner items are read: the way to them is longer the more it holds."""
+    reads = [(node, node.value) for node in source.own() if isinstance(node, ast.Subscript) and not _is_end(node.slice)]
+    drawn = [(call, call.args[0]) for call in source.calls() if call.args and ast.unparse(call.func) in _DRAWN]
+    for node, held in (*reads, *drawn):
+        if source.kind(held) != "deque":
+            continue
+        name, made = ast.unparse(held), next(iter(source.values(name_of(held))), None)
+        words = made.keywords if isinstance(made, ast.Call) else []
+        given = [*(made.args[1:] if isinstance(made, ast.Call) else []), *(word.value for word in words)]
+        limit, oldest = ast.unparse(given[0]) if given else "", "self.oldest" if name.startswith("self.") else "oldest"
+        title, before = f"Keep {name} as a list whose oldest item is written over", ast.unparse(source.statement)
+        lines = [f"{name} = []   # where it is made", before]
+        needs = f"no popleft() from {name}"
+        if limit:
+            by = {node: f"{name}[({oldest} + {ast.unparse(node.slice)}) % len({name})]" for node, _ in reads
+                  if same(node.value, held)}  # fmt: skip
+            grown = [f"if len({name}) < {limit}:   # in the place of {name}.append(item)", f"    {name}.append(item)"]
+            grown += ["else:", f"    {name}[{oldest}] = item", f"    {oldest} = ({oldest} + 1) % {limit}"]
+            lines = [f"{name}, {oldest} = [], 0   # where it is made", "", *grown, "", source.now(by)]
+        condition = "if the order of what is drawn from does not matter" if limit and not reads else ""
+        return Idiom(title, before, "\n".join(lines), condition, needs, least=MIN_FOUND)
+    return None
+
+
+def _is_end(index: ast.expr) -> bool:
+    """Return whether an index is a constant, which is near an end."""
+    return isinstance(index.operand if isinstance(index, ast.UnaryOp) else index, ast.Constant | ast.Slice)
 
 
 def _runnable(text: str) -> str:

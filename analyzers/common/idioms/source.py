@@ -34,7 +34,10 @@ _NAMED = {"str": "str", "int": "int", "np.ndarray": "array", "Tensor": "tensor",
 
 
 class Idiom(NamedTuple):
-    """A faster form of what a line does; ``least`` is the share of the line's time that goes at least."""
+    """A faster form of what a line does; ``least`` is the share of the line's time that goes at least.
+
+    Where the line takes less than ``sure_from_ns`` for each sample, nothing may be gained.
+    """
 
     title: str  # imperative; the line follows
     before: str
@@ -43,6 +46,7 @@ class Idiom(NamedTuple):
     needs: str = ""
     is_identical: bool = True
     least: float = 0.5
+    sure_from_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
