@@ -11,7 +11,7 @@ from diagnose.model.assignments import Binding, assigned, name_of
 
 __all__ = ["Idiom", "Source", "last_name", "parsed", "replaced", "same", "source_at"]
 
-_ONCE = frozenset({"", "__init__", "__post_init__", "__new__", "setup", "reset"})  # where attributes get their values
+_ONCE = frozenset({"", "__init__", "__post_init__", "__new__", "setup"})  # where attributes get their values
 _MODULES = frozenset({"np", "numpy"})
 _LISTS = frozenset({"list", "sorted", "tolist", "split", "rsplit", "splitlines", "readlines", "findall"})
 _MADE_BY = {
