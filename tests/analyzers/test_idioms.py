@@ -114,6 +114,14 @@ while text:
     got.append(text[:3])
     text = text[3:]  # slow
 """,
+    "all but the last": """
+left, got = list(range(50)), []
+
+while len(left) >= 7:
+    got.append((left[1:-2], left[-3:], left[i] if (i := 2) else 0))
+    left += [1]
+    left[:7] = []  # slow
+""",
     "cut by del": """
 left, got = list(range(50)), []
 
@@ -234,7 +242,7 @@ def test_weights_that_change_by_item_are_kept_in_a_tree(found):
     assert not idiom.is_identical
     prio = np.arange(1.0, 38.0)
     names = {"np": np, "prio": prio}
-    made = idiom.after.rpartition("\nrows, probability")[0]
+    made = idiom.after.rpartition("\nrows = draw(8)[0]")[0]
     exec(
         f"{made}\nset_weights(np.arange(37), prio)\nprio[[3, 9]] = 50.0\nset_weights(np.array([3, 9]), prio[[3, 9]])",
         names,
@@ -313,6 +321,8 @@ def test_what_stays_the_same_is_made_once(found, text, after):
         "def cut(x: np.ndarray):\n    while len(x):\n        x = x[4:]  # slow",
         "def cut(x):\n    x = torch.ones(9)\n    x = x[1:]  # slow",
         "def cut(x):\n    while x:\n        use(x)\n        x = x[4:]  # slow",
+        "def cut(x):\n    while x:\n        got.append(x[::2])\n        x = x[4:]  # slow",
+        "def cut(x):\n    while x:\n        x = x[4:]  # slow\n        if done(): x = []",
         "def tail(x):\n    x = x[-20:]  # slow",
         "def first(d):\n    d = {}\n    return d.pop(0)  # slow",
         "v = dict(a=1)\ndef ids(words):\n    return [word in v for word in words]  # slow",

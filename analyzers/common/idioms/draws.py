@@ -43,7 +43,7 @@ def draw(num):   # rows and their probabilities
         node += is_right
     return node - (1 << depth), tree[node] / tree[1]
 
-{target}, probability = draw({num})   # in the place of choice() over all weights"""
+"""
 
 
 class _Draw(NamedTuple):
@@ -112,7 +112,6 @@ def _needs(source: Source, draw: _Draw, needs: str) -> str:
 def _changing(source: Source, draw: _Draw) -> Idiom:
     """Return a draw by weights of which each call has others."""
     before = ast.unparse(source.statement)
-    target = next((ast.unparse(t) for t in getattr(source.statement, "targets", ())), "rows")
     roots = _roots(source, draw.weights)
     items = [one for one in source.bindings if one.name in roots and _is_of_items(one.text)]
     items += [
@@ -121,16 +120,17 @@ def _changing(source: Source, draw: _Draw) -> Idiom:
         for target, _ in assigned(node)
         if isinstance(target, ast.Subscript) and (name := name_of(target)) in roots
     ]
-    if items and isinstance(getattr(source.statement, "value", None), ast.Call):
+    if items:
         stored, where = items[0].name, items[0]
         beside = (
             f", then {f'in {where.function}, ' if where.function else ''}beside {where.text.partition(' = ')[0]} = …"
         )
-        values = {"stored": stored, "beside": beside, "source": _generator(draw), "target": target}
-        after = _TREE.format(num=draw.given.get("size", "1"), **values)
+        values = {"stored": stored, "beside": beside, "source": _generator(draw)}
+        now = source.now({draw.call: f"draw({draw.given.get('size', '1')})[0]"})
+        after = _TREE.format(**values) + now
         words = "the same distribution; its sums are rounded in another order"
         title = "Keep the sums of the weights in a tree, and change those of the rows that change"
-        needs = "a call of set_weights() with the new weights wherever they change"
+        needs = _needs(source, draw, "a call of set_weights() with the new weights wherever they change")
         return Idiom(
             title, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS
         )

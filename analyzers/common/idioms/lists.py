@@ -76,8 +76,8 @@ def _cut(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
 
 
 def _is_last(num: ast.expr) -> bool:
-    """Return whether a bound counts from the end: what is kept is short then."""
-    return isinstance(num, ast.UnaryOp)
+    """Return whether an index or the begin of a slice counts from the end."""
+    return isinstance(num.lower if isinstance(num, ast.Slice) else num, ast.UnaryOp)
 
 
 def _popped(source: Source, call: ast.Call, held: ast.expr) -> Idiom | None:
@@ -118,21 +118,14 @@ def _from_front(loop: ast.AST, source: Source, name: str, at: str) -> dict[ast.A
     mine = {id(node) for node in ast.walk(source.statement)}
     nodes = [node for node in ast.walk(loop) if id(node) not in mine]
     by = {node: text for node in nodes if (text := _from(node, name, at))}
-    for node in nodes:
-        test = (
-            node.test
-            if isinstance(node, ast.While | ast.If)
-            else node.operand
-            if isinstance(node, ast.UnaryOp)
-            else None
-        )
-        if test is not None and ast.unparse(test) == name:
-            by[test] = f"len({name}) > {at}"
+    tests = [node.test for node in nodes if isinstance(node, ast.While | ast.If)]
+    tests += [node.operand for node in nodes if isinstance(node, ast.UnaryOp)]
+    by |= {test: f"len({name}) > {at}" for test in tests if ast.unparse(test) == name}
     known = {id(inner) for node in by for inner in ast.walk(node)}
-    for node in nodes:
-        kept = (isinstance(node, ast.Attribute) and node.attr in _AT_END) or isinstance(node, ast.Subscript)
-        known |= {id(node.value)} if kept else set()  # type: ignore[attr-defined]
-    others = [use for use in source.uses(name, loop) if id(use) not in known and not isinstance(use.ctx, ast.Store)]  # type: ignore[attr-defined]
+    known |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in _AT_END}
+    known |= {id(node.value) for node in nodes if isinstance(node, ast.Subscript) and _is_last(node.slice)}
+    known |= {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+    others = [use for use in source.uses(name, loop) if id(use) not in known]
     return None if others and source.is_whole else by
 
 
@@ -142,17 +135,15 @@ def _from(node: ast.AST, name: str, at: str) -> str:
         case ast.Call(func=ast.Name(id="len"), args=[held]) if ast.unparse(held) == name:
             return f"(len({name}) - {at})"
         case ast.Subscript(value=held, slice=ast.Slice(lower=low, upper=high, step=None)) if ast.unparse(held) == name:
-            if any(isinstance(each, ast.UnaryOp) for each in (low, high)):
+            if low is not None and _is_last(low):
                 return ""
             begin = f"{at} + {ast.unparse(low)}" if low is not None else at
-            return f"{name}[{begin}:{f'{at} + {ast.unparse(high)}' if high is not None else ''}]"
-        case ast.Subscript(value=held, slice=ast.expr() as index) if ast.unparse(held) == name:
-            is_first = same(index, ast.Constant(0))
-            return (
-                ""
-                if isinstance(index, ast.UnaryOp)
-                else f"{name}[{at if is_first else f'{at} + {ast.unparse(index)}'}]"
-            )
+            end = "" if high is None else ast.unparse(high) if _is_last(high) else f"{at} + {ast.unparse(high)}"
+            return f"{name}[{begin}:{end}]"
+        case ast.Subscript(value=held, slice=index) if ast.unparse(held) == name and not _is_last(index):
+            if isinstance(index, ast.Slice):
+                return ""
+            return f"{name}[{at}]" if same(index, ast.Constant(0)) else f"{name}[{at} + {ast.unparse(index)}]"
     return ""
 
 
@@ -180,13 +171,8 @@ def searched_list(source: Source) -> Idiom | None:
     grows = [call for call in ast.walk(source.around) if isinstance(call, ast.Call) and last_name(call.func) == "append"
              and isinstance(call.func, ast.Attribute) and same(call.func.value, held)]  # fmt: skip
     if is_position:
-        made = (
-            f"{{item: i for i, item in reversed(list(enumerate({name})))}}   # once, where {name} is made: first places"
-        )
-        title, needs = (
-            f"Keep the positions in {name} in a dict instead of searching for them",
-            "a list that stays the same",
-        )
+        made = f"{{item: i for i, item in reversed(list(enumerate({name})))}}   # once, where {name} is made"
+        title, needs = f"Keep the positions in {name} in a dict instead of searching for them", "a list that stays so"
     else:
         made = f"set({name})   # once, where {name} is made"
         title, needs = f"Look up in a set of {name} instead of going through the list", f"{kept} kept as {name} changes"
