@@ -66,7 +66,7 @@ LINES = {
     "places in a list": (
         "tags = sorted('qwerty')", "got = [tags.index(c) for c in 'wet' if c in tags]", "got", "tags_position[c]",
     ),
-    "first of equal items": ("kinds = list('abca')", "got = kinds.index('a') + 2", "got", "kinds_position['a'] + 2"),
+    "first of equal items": ("kinds = list('abca')", "got = [kinds.index('a') for _ in '12']", "got", "kinds_position["),
     "a tuple": ("stop = tuple(range(90))", "got = [i for i in range(99) if i not in stop]", "got", "i not in stop_set"),
     "smallest": ("d = np.random.rand(99)", "got = np.argsort(d)[:7]", "got", "np.argpartition(d, 6)[:7]"),
     "largest, in order": ("d = np.abs(np.random.rand(99))", "got = d.argsort()[::-1][:7]", "got", "[::-1]"),
@@ -275,6 +275,7 @@ ROWS = {
     "by label": 'got = [df.loc[i, "name"], df.at[i, "y"]]',
     "as an array": 'got = df[["x", "y"]].iloc[i].values',
     "part of a row": "got = df.iloc[i, :2].to_numpy()",
+    "by a variable": 'row = df.iloc[i]\ngot = [row[each] for each in [*"xy"]] + [row["name"]]',
     "a whole row": 'row = df.iloc[i]\ngot = [row[each] for each in ("x", "y")]',
 }
 
@@ -316,6 +317,9 @@ def test_what_stays_the_same_is_made_once(found, text, after):
     "text",
     [
         "def draw(rng, w):\n    return rng.choice(9, 4, p=w, replace=False)  # slow",
+        "def draw(rng, w, size):\n    return rng.choice(*size, p=w)  # slow",
+        "def draw(w):\n    return w.multinomial(5, replacement=True)  # slow",
+        "def few(d):\n    return np.argsort(*d)[:3]  # slow",
         "def draw(rng):\n    return rng.choice(9, 4)  # slow",
         "def draw(w):\n    return torch.multinomial(w, 4)  # slow",
         "def cut(x: np.ndarray):\n    while len(x):\n        x = x[4:]  # slow",
@@ -326,6 +330,12 @@ def test_what_stays_the_same_is_made_once(found, text, after):
         "def tail(x):\n    x = x[-20:]  # slow",
         "def first(d):\n    d = {}\n    return d.pop(0)  # slow",
         "v = dict(a=1)\ndef ids(words):\n    return [word in v for word in words]  # slow",
+        "WANTED = ('a', 'b')\ndef of(rows):\n    return [row for row in rows if row in WANTED]  # slow",
+        "def rank(scores, label):\n    order = sorted(scores)\n    return order.index(label)  # slow",
+        "def some():\n    for i in rows:\n        ids = []\n        while len(ids) < 8:\n            if draw() not in ids:  # slow",
+        "def rank(rows):\n    for row in rows:\n        order = sorted(row)\n        use(order.index(3))  # slow",
+        "def read(link, left):\n    while left:\n        left = left[link.recv_into(left):]  # slow",
+        "def draw():\n    return random.choices(names, (3, 1))  # slow",
         "def where(text, part):\n    return text.index(part)  # slow",
         "def load(path):\n    return np.load(path)  # slow",
         "class Rows:\n    def __init__(self, path):\n        self.rows = np.load(PATH)  # slow",

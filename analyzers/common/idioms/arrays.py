@@ -108,6 +108,8 @@ def _few(node: ast.Subscript) -> _Few | None:
         inner = inner.value
     if not isinstance(inner, ast.Call) or last_name(inner.func) not in ("sorted", "argsort"):
         return None
+    if any(isinstance(each, ast.Starred) for each in inner.args):
+        return None
     match index:
         case ast.Slice(lower=None, upper=ast.expr() as num, step=None) if not isinstance(num, ast.UnaryOp):
             return _Few(inner, num, is_turned, is_turned, of_rows)

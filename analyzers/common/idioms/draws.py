@@ -16,6 +16,7 @@ _DRAWS = {
     "multinomial": ("input", "num_samples", "replacement"),
     "choices": ("population", "weights", "cum_weights", "k"),
 }
+_NEEDED = {"choice": {"a"}, "multinomial": {"input", "num_samples"}, "choices": {"population"}}
 _REPEATS = {"choice": "True", "multinomial": "False", "choices": "True"}
 # A search takes 0.1 to 2 µs for each draw: of draws that took ten and more it left at most 19 % (choice, multinomial)
 # and 32 % (choices), with 50,000 to 8 million weights and 32 to 8,192 draws.
@@ -55,7 +56,7 @@ class _Draw(NamedTuple):
 def weighted_draws(source: Source) -> Idiom | None:
     """Return the draw of a line from sums that are made once, or kept in a tree where weights change one by one."""
     draw = next((found for call in source.calls() if (found := _draw(call)) is not None), None)
-    if draw is None:
+    if draw is None or isinstance(draw.weights, ast.List | ast.Tuple):  # those that are written out are few
         return None
     changes, name = source.changes(draw.weights), last_name(draw.call.func)
     is_made_here = isinstance(draw.weights, ast.Name) and draw.weights.id in source.local
@@ -166,13 +167,15 @@ def _draw(call: ast.Call) -> _Draw | None:
     """Return a call that draws with replacement by weights."""
     name = last_name(call.func)
     parameters = _DRAWS.get(name, ())
-    if not isinstance(call.func, ast.Attribute):
+    if not parameters or not isinstance(call.func, ast.Attribute) or any(isinstance(a, ast.Starred) for a in call.args):
         return None
     given = dict(zip(parameters, call.args, strict=False)) | {
         word.arg: word.value for word in call.keywords if word.arg
     }
     texts = {key: ast.unparse(value) for key, value in given.items()}
     weights = next((given[each] for each in ("p", "input", "weights") if texts.get(each, "None") != "None"), None)
-    if not parameters or weights is None or texts.get("replace", texts.get("replacement", _REPEATS[name])) != "True":
+    if weights is None or not _NEEDED[name] <= texts.keys():
+        return None
+    if texts.get("replace", texts.get("replacement", _REPEATS[name])) != "True":
         return None
     return _Draw(call, weights, texts)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 
 from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, replaced, same
-from diagnose.model.assignments import name_of
+from diagnose.model.assignments import assigned, name_of
 
 __all__ = ["cut_front", "indexed_deque", "searched_list"]
 
@@ -27,6 +27,8 @@ def cut_front(source: Source) -> Idiom | None:
     if cut is None or source.kind(cut[0]) in _VIEWS:
         return None
     held, num = cut
+    if any(same(node, held) for node in ast.walk(num)):
+        return None
     name, taken = ast.unparse(held), ast.unparse(num)
     at = "self.begin" if name.startswith("self.") else "begin"
     loop = source.loop()
@@ -159,7 +161,7 @@ def searched_list(source: Source) -> Idiom | None:
             case ast.Call(func=ast.Attribute(value=held, attr="index"), args=[item]):
                 found.append((node, held, item, "index"))
     found = [each for each in found if isinstance(each[1], ast.Name | ast.Attribute)]
-    found = [each for each in found if source.kind(each[1]) in ("list", "tuple")]
+    found = [each for each in found if source.kind(each[1]) in ("list", "tuple") and _stays(source, each[0], each[1])]
     if not found:
         return None
     is_position = any(how == "index" for *_, how in found)
@@ -182,6 +184,24 @@ def searched_list(source: Source) -> Idiom | None:
     return Idiom(title, before, after, "", f"items that can be hashed, and {needs}", least=MIN_FOUND)
 
 
+def _stays(source: Source, search: ast.AST, held: ast.expr) -> bool:
+    """Return whether a list is searched more often than it is made, and not one that is written out, which is short."""
+    name = name_of(held)
+    if all(isinstance(each, ast.List | ast.Tuple) and _is_written_out(each) for each in source.values(name)):
+        return False
+    parts = [
+        node for node in source.own() if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
+    ]
+    if name not in source.local or any(node is search for part in parts for node in ast.walk(part)):
+        return True
+    loop = source.loop(outermost=True)
+    return loop is not None and all(name_of(target) != name for node in ast.walk(loop) for target, _ in assigned(node))
+
+
+def _is_written_out(value: ast.List | ast.Tuple) -> bool:
+    return bool(value.elts) and not any(isinstance(each, ast.Constant) and each.value is ... for each in value.elts)
+
+
 def indexed_deque(source: Source) -> Idiom | None:
     """Return a list in the place of a deque whose inner items are read: the way to them is longer the more it holds."""
     reads = [(node, node.value) for node in source.own() if isinstance(node, ast.Subscript) and not _is_end(node.slice)]
@@ -197,8 +217,9 @@ def indexed_deque(source: Source) -> Idiom | None:
         lines = [f"{name} = []   # where it is made", before]
         needs = f"no popleft() from {name}"
         if limit:
-            by = {node: f"{name}[({oldest} + {ast.unparse(node.slice)}) % len({name})]" for node, _ in reads
-                  if same(node.value, held)}  # fmt: skip
+            mine = [node for node, _ in reads if same(node.value, held)]
+            by: dict[ast.AST, str] = {}
+            by |= {node: f"{name}[({oldest} + {ast.unparse(node.slice)}) % len({name})]" for node in mine}
             grown = [f"if len({name}) < {limit}:   # in the place of {name}.append(item)", f"    {name}.append(item)"]
             grown += ["else:", f"    {name}[{oldest}] = item", f"    {oldest} = ({oldest} + 1) % {limit}"]
             lines = [f"{name}, {oldest} = [], 0   # where it is made", "", *grown, "", source.now(by)]

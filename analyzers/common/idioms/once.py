@@ -37,7 +37,7 @@ def made_each_time(source: Source) -> Idiom | None:
     target = next(iter(getattr(source.statement, "targets", ())), None)
     word = f"kept_{target.id}" if isinstance(target, ast.Name) else "kept"
     kept = f"self.{word}" if is_method else word
-    made = [f"with {ast.unparse(opened[name])} as {name}:" for name in used if opened[name] is not None]
+    made = [f"with {ast.unparse(part)} as {name}:" for name in used if (part := opened[name]) is not None]
     made += [f"{'    ' if made else ''}{kept} = {ast.unparse(call)}"]
     where = "before the loop" if loop is not None else "in __init__" if is_method else "above the function"
     after = f"# once, {where}\n" + "\n".join(made) + f"\n\n{_runnable(source.now({call: kept}))}"
@@ -79,7 +79,7 @@ def table_rows(source: Source) -> Idiom | None:
     if any(not each.made for each in found):
         return _by_name(source, found[0], title, needs) if len(found) == 1 else None
     made = dict.fromkeys(each.made for each in found)
-    now = source.now({each.node: f"{each.kept}[{each.index}]" for each in found})
+    now = source.now({each.node: f"{each.kept}[{each.place}]" for each in found})
     after = "\n".join([f"# once, where {base} is made", *made, "", now])
     return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_ROWS)
 
@@ -89,7 +89,7 @@ class _Row(NamedTuple):
 
     node: ast.AST  # that an array's item takes the place of
     base: str  # the table
-    index: str
+    place: str
     kept: str
     made: str  # the array, "" where the row itself is used
     by_place: bool
@@ -100,7 +100,7 @@ def _row(source: Source, row: ast.Subscript) -> _Row | None:
     table, by, index = row.value.value, row.value.attr, row.slice
     second = index.elts[1] if isinstance(index, ast.Tuple) and len(index.elts) == 2 else None
     is_table = by == "iloc" or (second is not None and source.kind(second) == "str")
-    if source.kind(table) != "frame" and not (is_table and not source.kind(table)):
+    if source.changes(table) or (source.kind(table) != "frame" and not (is_table and not source.kind(table))):
         return None
     first = index.elts[0] if isinstance(index, ast.Tuple) else index
     if isinstance(first, ast.Slice):
@@ -127,25 +127,26 @@ def _row(source: Source, row: ast.Subscript) -> _Row | None:
 
 def _by_name(source: Source, row: _Row, title: str, needs: str) -> Idiom:
     """Return the columns that a function reads of a row by their names, or all rows as dicts."""
-    before, base, i = ast.unparse(source.statement), row.base, row.index
+    before, base, i = ast.unparse(source.statement), row.base, row.place
     targets = getattr(source.statement, "targets", [])
     is_alone = len(targets) == 1 and getattr(source.statement, "value", None) is row.node
     name = ast.unparse(targets[0]) if is_alone else ""
     uses = source.uses(name, source.around) if name.isidentifier() else []
     items = [node for node in ast.walk(source.around) if isinstance(node, ast.Subscript)]
-    read = [node for node in items if ast.unparse(node.value) == name and source.kind(node.slice) == "str"]
-    columns = list(dict.fromkeys(ast.literal_eval(node.slice) for node in read if isinstance(node.slice, ast.Constant)))
+    read = {node: str(node.slice.value) for node in items
+            if ast.unparse(node.value) == name and isinstance(node.slice, ast.Constant)}  # fmt: skip
+    columns = list(dict.fromkeys(read.values()))
     if source.is_whole and columns and len(read) == len(uses) and all(map(str.isidentifier, columns)):
         made = [f"{base}_{each} = {base}[{each!r}].to_numpy()" for each in columns]
-        by = {node: f"{base}_{ast.literal_eval(node.slice)}[{i}]" for node in read}
+        by: dict[ast.AST, str] = {node: f"{base}_{column}[{i}]" for node, column in read.items()}
         lines = [node for node in ast.walk(source.around) if isinstance(node, ast.stmt) and not hasattr(node, "body")
                  and any(each in by for each in ast.walk(node))]  # fmt: skip
         now = [replaced(node, by) for node in sorted(lines, key=lambda node: node.lineno)]
         after = "\n".join([f"# once, where {base} is made", *made, "", "# in each call, without the row", *now])
         return Idiom(title, before, after, "", f"{needs}, and columns that keep their own types", least=MIN_ROWS)
-    made, now = f"{base}_rows = {base}.to_dict('records')", source.now({row.node: f"{base}_rows[{i}]"})
+    dicts, row_now = f"{base}_rows = {base}.to_dict('records')", source.now({row.node: f"{base}_rows[{i}]"})
     title, needs = f"Keep the rows of {base} as dicts instead of taking rows of pandas", f"{needs}, and columns by name"
-    return Idiom(title, before, f"{made}   # once, where {base} is made\n{now}", "", needs, least=MIN_ROWS)
+    return Idiom(title, before, f"{dicts}   # once, where {base} is made\n{row_now}", "", needs, least=MIN_ROWS)
 
 
 def _is_row(node: ast.AST) -> bool:

@@ -113,7 +113,7 @@ class Source:
                 return self.kind(inner, within)
             case ast.BinOp(left=left, right=right):
                 return self.kind(left, within) or self.kind(right, within)
-        return _DISPLAYS.get(type(value), "")
+        return _DISPLAYS.get(type(value), "") if value is not None else ""
 
     def changes(self, value: ast.expr, within: frozenset[str] = frozenset()) -> bool | None:
         """Return whether an expression may have another value at the next call; None where that is not known."""
@@ -122,7 +122,7 @@ class Source:
             local = [] if "." in name else self.local.get(name, [])
             for each in local:
                 is_moved = each is None or (_is_own(each, name) and self._is_in_loop(each))
-                found.append(is_moved or self.changes(each, within | {name}))
+                found.append(True if is_moved or each is None else self.changes(each, within | {name}))
             if not local and name in self.given:
                 found.append(None)
             if "." in name:
@@ -262,7 +262,7 @@ def source_at(
         ]
         if at:
             return Source(at[-1], body, True, bindings)
-    statements = {number: tree for number, text in sorted(sampled.items()) if (tree := parsed(text)) is not None}
+    statements = {number: one for number, text in sorted(sampled.items()) if (one := parsed(text)) is not None}
     if line not in statements:
         return None
     return Source(statements[line], ast.Module(list(statements.values()), []), False, bindings)
