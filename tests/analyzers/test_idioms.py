@@ -66,7 +66,7 @@ LINES = {
     "places in a list": (
         "tags = sorted('qwerty')", "got = [tags.index(c) for c in 'wet' if c in tags]", "got", "tags_position[c]",
     ),
-    "first of equal items": ("kinds = list('abca')", "got = [kinds.index('a') for _ in '12']", "got", "kinds_position["),
+    "first of equals": ("kinds = list('abca')", "got = [kinds.index('a') for _ in '12']", "got", "kinds_position["),
     "a tuple": ("stop = tuple(range(90))", "got = [i for i in range(99) if i not in stop]", "got", "i not in stop_set"),
     "smallest": ("d = np.random.rand(99)", "got = np.argsort(d)[:7]", "got", "np.argpartition(d, 6)[:7]"),
     "largest, in order": ("d = np.abs(np.random.rand(99))", "got = d.argsort()[::-1][:7]", "got", "[::-1]"),
@@ -332,7 +332,7 @@ def test_what_stays_the_same_is_made_once(found, text, after):
         "v = dict(a=1)\ndef ids(words):\n    return [word in v for word in words]  # slow",
         "WANTED = ('a', 'b')\ndef of(rows):\n    return [row for row in rows if row in WANTED]  # slow",
         "def rank(scores, label):\n    order = sorted(scores)\n    return order.index(label)  # slow",
-        "def some():\n    for i in rows:\n        ids = []\n        while len(ids) < 8:\n            if draw() not in ids:  # slow",
+        "for i in rows:\n    ids = []\n    while len(ids) < 8:\n        if draw() not in ids:  # slow",
         "def rank(rows):\n    for row in rows:\n        order = sorted(row)\n        use(order.index(3))  # slow",
         "def read(link, left):\n    while left:\n        left = left[link.recv_into(left):]  # slow",
         "def draw():\n    return random.choices(names, (3, 1))  # slow",
