@@ -115,8 +115,8 @@ def test_what_is_cut_off_is_named_with_all_its_lines(booked, late):
 def test_the_change_cuts_first_where_a_part_is_used(booked, late):
     def shown(one):
         booked(info(one))
-        return [change.after for change in late.diagnosis().prescriptions if change.rule == "wasted-sample"]
+        return [change.title for change in late.diagnosis().prescriptions if change.rule == "wasted-sample"]
 
-    first = "# the part that the sample uses is cut out first"
-    assert any(after.startswith(first) for after in shown(row(used=0.1)))
-    assert not any(first in after for after in shown(row(is_constant=True)))
+    first = ": cut out what it uses first"
+    assert any(title.endswith(first) for title in shown(row(used=0.1)))
+    assert not any(first in title for title in shown(row(is_constant=True)))
