@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from diagnose.analyzers.common.advice import Advice, When, identical, other_training
+from diagnose.analyzers.common.advice import Advice, identical, other_training
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.analyzers.common.locate import place_of_call, source_line
@@ -34,7 +34,6 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.tables.program import Program
 from diagnose.text.numbers import duration
 
 META = RuleMeta(
@@ -45,6 +44,7 @@ META = RuleMeta(
     legend=Legend("the step waited for its next batch", "#f2811d"),
     changes=(
         "keep-iterator",
+        "cheaper-line",
         "cheaper-sampler",
         "cheaper-sample",
         "load-once",
@@ -57,86 +57,7 @@ META = RuleMeta(
     cause="loading",
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
-# A search in the sums of the weights takes 0.1 to 2 µs for each draw, one of Python's up to 6: of draws that took ten
-# and more it left at most 19 and 32 % (50,000 to 8 million weights, 32 to 8,192 draws).
-MIN_DRAW_NS = 10_000
-LARGE_BATCH = 1024  # where a batch's size is not known
-MIN_LOOKED_UP, MIN_LOOKED_UP_IN_PYTHON = 0.8, 0.6
 MIN_CHEAPER_SHARE = 0.5  # of what a sampler computes, as of a sample
-
-
-def _draws(work: str) -> When:
-    """Return a test for findings whose sampler draws with this call."""
-
-    def test(finding: Finding, _program: Program) -> bool:
-        draw = finding.facts.get("draw")
-        return isinstance(draw, Mapping) and draw.get("work") == work
-
-    return test
-
-
-def _costs_a_search(finding: Finding, program: Program) -> bool:
-    """Return whether each draw of a batch takes much longer than a search."""
-    size = number(finding.facts, "batch_size") or program.batch_size or LARGE_BATCH
-    return number(finding.facts, "order_share") * number(finding.facts, "batch_ns") >= MIN_DRAW_NS * size
-
-
-_LOOKED_UP = (
-    Advice(
-        id="cheaper-sampler",
-        title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
-        numerics=identical("if the weights stay the same"),
-        after="""# once, where the weights are made
-cumulative = np.cumsum({draw.weights})
-cumulative /= cumulative[-1]
-
-# for each batch: the draws of choice(), from the same random numbers
-picked = cumulative.searchsorted({draw.source}.random({draw.num}), side="right")""",
-        needs="weights that stay the same from batch to batch, and 8 bytes for each",
-        when=_draws("choice"),
-        least=MIN_LOOKED_UP,
-        of="order_share",
-    ),
-    Advice(
-        id="cheaper-sampler",
-        title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
-        numerics=other_training("the same distribution, drawn from other random numbers"),
-        after="""# once, where the weights are made
-cumulative = {draw.weights}.double().cumsum(0)
-
-# for each batch
-drawn = torch.rand({draw.num}, dtype=torch.float64) * cumulative[-1]
-picked = torch.searchsorted(cumulative, drawn, right=True)""",
-        needs="weights that stay the same from batch to batch, and 8 bytes for each",
-        when=_draws("multinomial"),
-        least=MIN_LOOKED_UP,
-        of="order_share",
-    ),
-    Advice(
-        id="cheaper-sampler",
-        title="Make the sampler cheaper{sampler_at}: add up the weights once, and look each draw up",
-        numerics=identical("if the weights stay the same"),
-        after="""from itertools import accumulate
-
-# once, where the weights are made
-cumulative = list(accumulate({draw.weights}))
-
-# for each batch: the same draws
-picked = random.choices(range(len(cumulative)), cum_weights=cumulative, k={draw.num})""",
-        needs="weights that stay the same from batch to batch, and their sums kept",
-        when=_draws("choices"),
-        least=MIN_LOOKED_UP_IN_PYTHON,
-        of="order_share",
-    ),
-)
-
-
-def _as_far_as_known(advice: Advice) -> tuple[Advice, Advice]:
-    """Return an advice for draws that cost much, and with nothing saved for certain for the others."""
-    fits = advice.when
-    assert fits is not None
-    return replace(advice, when=lambda f, p: fits(f, p) and _costs_a_search(f, p)), replace(advice, least=0.0)
-
 
 ADVICE = (
     Advice(
@@ -155,23 +76,14 @@ if batch is None:   # the epoch has ended
         least=0.8,
         of="restart_share",
     ),
-    *(each for advice in _LOOKED_UP for each in _as_far_as_known(advice)),
     Advice(
         id="cheaper-sampler",
-        title="Make the sampler cheaper{sampler_at}, or draw the indices of many batches at once",
+        title="Make the sampler cheaper{sampler_at}: compute once what stays the same, draw many indices in one call",
         numerics=identical("if each batch gets the same samples"),
-        after="""import random
-
-import numpy as np
-
-# what stays the same from batch to batch (weights, groups, distances): once, in __init__
-picked = random.sample(range(len(dataset)), {batch})   # k of n without repetition: no permutation of all n
-drawn = np.random.choice(len(dataset), (1000, {batch}))   # random indices: those of many batches in one call
-for picked in drawn.tolist():   # one row a batch
-    ...""",
+        after="",
         needs="a choice of samples that does not depend on the step before",
         watch="Workers and a larger prefetch_factor do not help: the sampler runs in the training process.",
-        when=lambda f, _: f.facts.get("by_sampler") or f.facts.get("order_line"),
+        when=lambda f, _: (f.facts.get("by_sampler") or f.facts.get("order_line")) and not f.facts.get("idiom"),
         least=MIN_CHEAPER_SHARE,
         of="order_share",
     ),

@@ -16,6 +16,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.idioms import idiom_facts
 from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
@@ -28,7 +29,7 @@ META = RuleMeta(
     order=15,
     legend=Legend("work grew with the run", "#8f5d9b", "Growing steps", "the work of a step grows as the run goes on"),
     needs=("steps of the whole run",),
-    changes=("bound-work",),
+    changes=("cheaper-line", "bound-work"),
 )
 
 
@@ -56,5 +57,6 @@ def find(t: Tables) -> list[Finding]:
                 f"spends {percent(place.usual_share, 0)} of its time.",
             ),
             where=places_of(t, place.path),
+            facts=idiom_facts(t, {place.path[0]: max(t.capture.run.num, 1)}) if t.capture.run is not None else {},
         )
     ]

@@ -24,7 +24,9 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
+from diagnose.analyzers.common.idioms import idiom_facts
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
+from diagnose.analyzers.common.locate import seen_during
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
@@ -51,7 +53,7 @@ META = RuleMeta(
     order=120,
     host_order=80,
     legend=Legend("Python code ran between operators", "#2fa36b"),
-    changes=("save-in-background", "load-mapped", "python-off-the-loop"),
+    changes=("save-in-background", "load-mapped", "cheaper-line", "python-off-the-loop"),
     also=("save-less-often",),
     inflated=True,
     cause="between-operators",
@@ -139,14 +141,7 @@ background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.st
         _IN_PASS,
         title="Make the Python work{at} cheaper, or do it in another process",
         numerics=identical("if the work does not read what the step changes"),
-        after="""# less of it: in fewer steps, a dict or a set in place of a search, tensor operators in place of loops,
-# what stays the same once, before the loop; what is computed for each sample in the dataset, for its workers
-# else another process, which needs a core of its own; a thread helps only with what waits for files or sockets
-from concurrent.futures import ProcessPoolExecutor
-
-pool = ProcessPoolExecutor(1)
-pending = pool.submit(preprocess, next_inputs)   # one step ahead; arguments and result are pickled
-inputs = pending.result()""",
+        after="",
         needs="work that can be made cheaper, or a free CPU core",
         when=lambda f, _: _is_the_scripts(f),
     ),
@@ -161,7 +156,13 @@ def _is_the_scripts(finding: Finding) -> bool:
     """Return whether the script or a library computes there, as far as known, and not torch itself."""
     named = any(w.file or w.library for w in finding.where) and number(finding.facts, "in_optimizer") < 0.5
     is_torchs = (finding.where[0].op or "").startswith(_OF_TORCH) if finding.where else True
-    return named and not is_torchs and not calls(finding, SAVES) and not calls(finding, LOADS)
+    return (
+        named
+        and not is_torchs
+        and not finding.facts.get("idiom")
+        and not calls(finding, SAVES)
+        and not calls(finding, LOADS)
+    )
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -191,6 +192,7 @@ def find(t: Tables) -> list[Finding]:
         "in_pass": share_in_passes(t, pieces),  # between the forward and the backward of an operator
         "has_device": t.device_id >= 0,
         "in_optimizer": total(intersect(pieces, t.updates)) / max(total(pieces), 1),
+        **idiom_facts(t, seen_during(t, pieces)),
     }
     marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
     shown: Confidence = "medium" if _is_mostly(pieces, marked) else "low"

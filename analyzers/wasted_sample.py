@@ -95,8 +95,8 @@ def find(t: Tables) -> list[Finding]:
     lines = [one.line for one in first.lines if one.file == place.file]
     slow = {"file": place.file, "line": place.line, "share": first.share, "first": min(lines), "last": max(lines)}
     known: Facts = {**facts, "kind": first.kind, "slow_line": slow, "sample_share": first.share, "behind_draw": False}
-    if first.kind != "wide":
-        known = {name: value for name, value in known.items() if name not in ("draws", "drawn_beside")}
+    left = {"idiom"} if first.kind == "wide" else {"idiom", "draws", "drawn_beside"}  # of the line that takes most
+    known = {name: value for name, value in known.items() if name not in left}
     if place.cut is not None:
         file, line, text = place.cut
         first_line, last_line = min(lines), max(lines)

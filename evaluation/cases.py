@@ -31,7 +31,7 @@ class Case(NamedTuple):
     title: str = ""  # a part of the finding's title, where its rule finds several causes
 
 
-LOADING, SAMPLE = ("data-stall",), ("cheaper-sample", "load-once")
+LOADING, SAMPLE = ("data-stall",), ("cheaper-line", "cheaper-sample", "load-once")
 CASES = {
     "anomaly_left": Case("anomaly detection left on", ("debug-mode",), (11,), ("no-debug-checks",)),
     "column_first": Case("whole column converted", ("wasted-sample",), (27, 28), SAMPLE, "same for every sample"),

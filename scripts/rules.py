@@ -162,7 +162,7 @@ def _made(change: Change) -> Iterator[str]:
     tried = "" if trial_method(change.id) == "by hand" else "`prove`"
     needs = " (needs a GPU)" if change.patch is not None and change.patch.needs_gpu else ""
     written = "diff" if change.edit or change.edits_expressions else ""
-    yield f"**Applied by**: {', '.join(filter(None, (f'{tried}{needs}', written)))}."
+    yield f"**Applied by**: {', '.join(filter(None, (f'{tried}{needs}', written))) or 'hand'}."
     rules = [meta.id for meta in analyzers.META.values() if change.id in (*meta.changes, *meta.also)]
     yield f"**Rules**: {', '.join(f'[{rule}](rules.md#{rule})' for rule in rules) or 'none, use `--apply`'}."
     modules = ", ".join(f"`{module}`" for module in (change.remedy, *change.modules) if module)

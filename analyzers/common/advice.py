@@ -229,7 +229,7 @@ used = history[torch.randint(len(history), (256,))]   # only what the step uses,
 recent = deque(maxlen=1000)                           # or a history of bounded length""",
         needs="a step that does not use all of what is stored",
         watch="What reads the whole history on purpose, such as a statistic over it, needs a running total instead.",
-        when=of_kind("growing"),
+        when=lambda f, _: f.facts.get("kind", "growing") == "growing" and not f.facts.get("idiom"),
         least=0.7,  # of what steps take longer than the first; what the place took there goes as well, or stays
     ),
     _CAPTURED,

@@ -6,7 +6,6 @@ or workers load what they choose.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Set
 from typing import NamedTuple
@@ -14,22 +13,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import source_line
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains, distinct, total
 from diagnose.model.locations import FRAME, INSTALLED
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["BatchOrder", "batch_order", "draw_at", "makes_iterators"]
+__all__ = ["BatchOrder", "batch_order", "makes_iterators"]
 
 _LOADER = r"torch/utils/data/dataloader\.py\(\d+\): "
 _NEXT, _CHOOSES = re.compile(f"{_LOADER}__next__$"), re.compile(f"{_LOADER}_next_index$")
 _BEGINS = re.compile(f"{_LOADER}(_get_iterator|_reset)$")
 MIN_DRAW_SAMPLES = 8  # within loading: of fewer the share is that of the frames, which recording makes longer
-MAX_DRAW_LINES = 6
 
 
 class BatchOrder(NamedTuple):
@@ -109,39 +105,3 @@ def makes_iterators(t: Tables) -> float | None:
     """Return for which share of the batches the loader made an iterator, None where frames do not show it."""
     num, made = (len(t.named.calls(name, Kind.PYTHON)) for name in (_NEXT, _BEGINS))
     return made / num if num else None
-
-
-# Draws with replacement that go through the weights of all samples each time: their parameters, and whether they put
-# back what they drew unless they are told to.
-_DRAWS = {
-    "choice": ("a", "size", "replace", "p"),
-    "multinomial": ("input", "num_samples", "replacement"),
-    "choices": ("population", "weights", "cum_weights", "k"),
-}
-_REPEATS = {"choice": "True", "multinomial": "False", "choices": "True"}
-
-
-def draw_at(t: Tables, file: str, line: int) -> Facts:
-    """Return what a line draws with, {} where it does not: ``work``, and the texts of what it is given."""
-    lines = [source_line(t, file, line + each) for each in range(MAX_DRAW_LINES)]
-    for num in range(1, len(lines) + 1):
-        text = "\n".join(each.strip() for each in lines[:num] if each is not None)
-        try:
-            tree = ast.parse(f"{text} ..." if text.endswith(":") else text)
-        except (SyntaxError, ValueError):
-            continue
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        return next((found for call in calls if (found := _draw(call))), {})
-    return {}
-
-
-def _draw(call: ast.Call) -> Facts:
-    source, _, name = ast.unparse(call.func).rpartition(".")
-    given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
-    parameters = _DRAWS.get(name, ())
-    given = {**dict(zip(parameters, map(ast.unparse, call.args), strict=False)), **given}
-    weights = next((given[each] for each in ("p", "input", "weights") if given.get(each, "None") != "None"), "")
-    if not parameters or not weights or given.get("replace", given.get("replacement", _REPEATS[name])) != "True":
-        return {}
-    num = next((given[each] for each in ("size", "num_samples", "k") if each in given), "")
-    return {"work": name, "weights": weights, "num": num, "source": source}

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from diagnose.analyzers.common.batch_order import BatchOrder, batch_order, draw_at, makes_iterators
+from diagnose.analyzers.common.batch_order import BatchOrder, batch_order, makes_iterators
+from diagnose.analyzers.common.idioms import idiom_facts
 from diagnose.analyzers.common.locate import MAX_LINES_APART, source_line
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
@@ -144,12 +145,12 @@ def _sampler_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
         return {}
     inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
     seen = Counter(samples.places[row] for row in samples.place[inside].tolist())
-    mine = [place for place in seen if place[:2] in order.places and is_own_file(place[0])]
+    mine = {place: num for place, num in seen.items() if place[:2] in order.places and is_own_file(place[0])}
     if not mine:
         return {}
-    file, line, function = max(mine, key=lambda place: seen[place])
+    file, line, function = max(mine, key=lambda place: mine[place])
     found = {"file": file, "line": line, "function": function}
-    return {"order_line": found, "sampler_at": f" at {at_line(Where(file, line))}", "draw": draw_at(t, file, line)}
+    return {"order_line": found, "sampler_at": f" at {at_line(Where(file, line))}", **idiom_facts(t, mine)}
 
 
 def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
@@ -206,6 +207,7 @@ def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
         "sample_share": max(share, whole),
         "line_samples": num,
         "line_function": functions[most],
+        **idiom_facts(t, {place: places[place] for place in places if place[:2] in near}, places.total()),
         **work_facts(t, places, num, sorted(near, key=most.__ne__), order.places),
     }
 

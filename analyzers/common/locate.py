@@ -39,6 +39,7 @@ __all__ = [
     "place_of_call",
     "places_of",
     "sampled_lines",
+    "seen_during",
     "source_line",
 ]
 
@@ -302,6 +303,15 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
         op = _operator_at(t, time[inside][samples.place[inside] == row])
         found.append((line_at(t, file, line, function, op), count / total))
     return found
+
+
+def seen_during(t: Tables, during: Intervals) -> Counter[tuple[str, int, str]]:
+    """Return how often the sampler saw each of the user's lines while ``during`` lasted."""
+    samples = t.capture.samples
+    if samples is None or not len(during.start) or not t.trace.epoch_ns:
+        return Counter()
+    inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0) & ~t.late_samples
+    return Counter(samples.places[row] for row in samples.place[inside].tolist())
 
 
 def _operator_at(t: Tables, time: Ints) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -30,11 +29,6 @@ _VALUES = re.compile(
     r"\(\w+(?:,\s*(?:dtype=)?[\w.]+)?\)(?:\.\w+\([\w.]*\))*$"
 )
 _SHOWN = {"image": _IMAGE, "table": _TABLE, "parsing": _PARSING, "text": _TEXT, "values": _VALUES}
-_LIST_WORK = {
-    "pop": re.compile(r"\.pop\(0\)"),
-    "insert": re.compile(r"\.insert\(0,"),
-    "index": re.compile(r"(?<!\bstr)\.index\((?![\"'\s)])"),  # of a text in a text it is another search
-}
 _LOOP = r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b"
 _HEAD = r"^(?:for|while)\b.*:\s*(?:#.*)?$"
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"})
@@ -49,8 +43,6 @@ _OF_PYTHON = re.compile(
     r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
 )
 _OF_ARRAYS = r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$"
-_ARRAY_CALL = r"^(?:[^=(]*=\s*|return\s+|yield\s+)?(?:np|numpy|torch)(?:\.\w+)+\("
-_OF_CHAIN = re.compile(r"^(?:(?:np|numpy|torch)\.|[\])]\.|(?:str|int|float|len)$)")
 _COUNTER = r"(?:async )?for (?:(\w+)\b.* in range\(|(\w+), .* in enumerate\()"
 _INDEX = re.compile(r"[ijkmn]|(?:item_?)?(?:idx|index|ix|no|num|number)")  # names that numbers alone have
 _SCALAR_PARTS = (
@@ -147,11 +139,8 @@ def work_facts(
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
     return {
-        "sample_work": _work(lines, seen, slow),
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
-        "list_work": _list_work(lines, slow),
-        "is_array_call": any(_is_array_call(line) for place, line in lines.items() if place[:2] in slow[:1]),
         **_drawn_beside(t),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
@@ -163,40 +152,11 @@ def _workers_agree(t: Tables, place: tuple[str, int, str]) -> bool:
     return line in t.capture.seeded.get(file, ()) or re.search(_SAMPLER, file) is not None
 
 
-def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence[tuple[str, int]]) -> str:
-    """Return what the line that is named does to a list each time: "pop", "insert", "index", or ""."""
-    texts = [line.text.partition("#")[0] for place, line in lines.items() if slow and place[:2] == slow[0]]
-    return next((name for name, shown in _LIST_WORK.items() if any(map(shown.search, texts))), "")
-
-
-def _is_array_call(line: SampledLine) -> bool:
-    """Return whether a line calls NumPy or torch once already, for all values."""
-    calls = _calls(line.text)
-    return bool(re.match(_ARRAY_CALL, line.text)) and all(map(_OF_CHAIN.search, calls)) and not _is_loop(line)
-
-
 def _drawn_beside(t: Tables) -> Facts:
     """Return where samples may draw in the file that makes the loader, whose transforms may be made there."""
     made = t.capture.info.loader.made if t.capture.info else None
     lines = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
-
-
-def _work(
-    lines: Mapping[tuple[str, int, str], SampledLine],
-    seen: Mapping[tuple[str, int, str], int],
-    slow: Sequence[tuple[str, int]],
-) -> str:
-    """Return what the line does that is named, or where that is not known what most samples beside it are at.
-
-    Samples at the head of a loop over samples belong to its body: they are taken where the loop jumps back.
-    """
-    works = Counter[str]()
-    for place, num in seen.items():
-        if place[:2] in slow and not (place[2] in _PER_SAMPLE and re.match(_HEAD, lines[place].text)):
-            works[sample_work(lines[place])] += num
-    named = (sample_work(line) for place, line in lines.items() if place[:2] == slow[0]) if slow else ()
-    return next(filter(None, named), "") or max(works, key=lambda work: works[work], default="")
 
 
 def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:

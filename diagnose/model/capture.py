@@ -26,6 +26,7 @@ from msgspec import Meta
 
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
+from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.events import Trace
 from diagnose.model.records import (
@@ -215,6 +216,7 @@ class Capture:
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
     seeded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: draws by nothing but a seed
     deques: Mapping[str, tuple[DequeRecord, ...]] = field(default_factory=dict)  # of a file: where they are indexed
+    sources: Mapping[str, StoredSource] = field(default_factory=dict)  # of a file: the functions around those lines
     dataflow: Dataflow | None = None
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from diagnose.errors import InputError
+from diagnose.model.assignments import Binding, StoredSource
 from diagnose.model.capture import (
     MAX_INFO_BYTES,
     REMEDY,
@@ -77,6 +78,8 @@ class _SourceFile(msgspec.Struct, gc=False):
     seeded: list[int] = []  # absent in recordings of earlier versions
     deques: list[DequeRecord] = []  # absent in recordings of earlier versions
     statements: dict[int, int] = {}  # absent in recordings of earlier versions
+    functions: dict[int, str] = {}  # absent in recordings of earlier versions
+    bindings: list[tuple[str, str, str]] = []  # absent in recordings of earlier versions
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -167,6 +170,7 @@ class SourceText(NamedTuple):
     seeded: dict[str, tuple[int, ...]]  # of a file: lines whose draws depend on nothing but a seed
     deques: dict[str, tuple[DequeRecord, ...]]  # of a file: where they are indexed
     statements: dict[str, dict[int, int]]  # of a file: the first line of a statement by each of its others
+    sources: dict[str, StoredSource]
 
     def first_line(self, file: str, line: int) -> int:
         """Return the first line of the statement that a line is of, as far as the capture has it."""
@@ -187,6 +191,11 @@ def read_lines(path: Path | Stored) -> SourceText:
         {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
         {name: tuple(file.deques) for name, file in stored.items() if file.deques},
         {name: _first_lines(file.statements) for name, file in stored.items() if file.statements},
+        {
+            name: StoredSource(tuple(file.functions.items()), tuple(Binding(*each) for each in file.bindings))
+            for name, file in stored.items()
+            if file.functions
+        },
     )
 
 

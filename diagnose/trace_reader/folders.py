@@ -86,7 +86,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
     flow = _optional(folder, info.dataflow_file, read_dataflow, notes)
-    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {})
+    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {}, {})
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -109,6 +109,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
             )
             for file, deques in source.deques.items()
         },
+        sources={_name_from_cwd(file, info): each for file, each in source.sources.items()},
         dataflow=flow and _flow_from_cwd(flow, info),
     )
 

@@ -14,21 +14,19 @@ from tests.changes.test_load_once import LOADS_ONCE
 
 RULES = {rule.META.id: rule for rule in analyzers.RULES}
 STEP_NS, LOST_NS = 3e6, 1e6
-WORKS = ("", "image", "loop", "parsing", "table", "text", "values")
 LINE = {"file": "data.py", "line": 31, "share": 0.8}
 DRAWS = {"file": "data.py", "line": 7}
 SLOW = {"single_process": True, "slow_line": LINE}
-IDENTITIES = "identities = [row.identity for row in rows]"
-LOOKUP = {
-    "name": "identities", "file": "data.py", "built": 12,
-    "made": {
-        "name": "", "file": "data.py", "first": 12, "lines": [IDENTITIES], "parameters": (), "spread": (),
-        "begin": (12, 13), "end": (12, len(IDENTITIES)),
-    },
+IDIOM = {
+    "idiom": {
+        "title": "Select the few items that are used instead of sorting all", "before": "picked = sorted(scores)[:3]",
+        "after": "import heapq\n\npicked = heapq.nsmallest(3, scores)", "condition": "", "is_identical": True,
+        "needs": "3 well below the number of items", "least": 0.5, "sure_from_ns": 0, "file": "data.py", "line": 31,
+        "share": 0.8, "share_around": 0.9, "samples": 40,
+    }
 }  # fmt: skip
-BUILT_IN_A_CALL = {**LOOKUP, "made": {**LOOKUP["made"], "lines": ["identities = list(rows)"], "end": (12, 23)}}
+REDRAWN = {"idiom": {**IDIOM["idiom"], "condition": "other draws", "is_identical": False, "sure_from_ns": 10_000}}
 SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at": " at train.py:3"}
-DRAWN = {"weights": "weights", "num": "3", "source": "rng"}
 MADE = {**LOADS_ONCE, **SLOW}
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
 LOOPS = ("train.py", "torch/optim/swa_utils.py", "torch/nn/utils/clip_grad.py")  # files that loop over tensors
@@ -72,13 +70,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"single_process": True, "num_workers": 0, "batch_size": 2, "sampler": "Buckets", "collate_fn": "pad"},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "collate_fn": "functools.partial(pad)",
          "drop_last": True},
-        *({**SLOW, "sample_work": work} for work in WORKS),
-        *({**SLOW, "list_work": work} for work in ("pop", "insert", "index")),
-        {**SLOW, "is_array_call": True}, {**SLOW, "behind_draw": True, "draws": DRAWS},
+        SLOW, {**SLOW, "behind_draw": True, "draws": DRAWS},
         {**SLOW, "draws": DRAWS}, {**SLOW, "draws": DRAWS, "iterable": True}, {**SLOW, "iterable": True},
-        {**SLOW, "lookup": LOOKUP}, {**SLOW, "lookup": BUILT_IN_A_CALL}, {**SLOW, "lookup": {**LOOKUP, "made": None}},
+        {**SLOW, **IDIOM}, {**SAMPLER, **REDRAWN, "order_line": LINE},
         LOADS_ONCE, MADE, {**MADE, "sampler": None}, SAMPLER,
-        *({**SAMPLER, "draw": {**DRAWN, "work": work}} for work in ("choice", "multinomial", "choices")),
     ),
     "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),
@@ -129,7 +124,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "scatter-atomics": ({"indexed": True},),
     "python-stall": (
         {}, {"waiting_share": 0.1}, {"waiting_share": 0.9}, {"in_pass": 1.0}, {"after_read": 1.0},
-        {"lookup": LOOKUP}, {"lookup": {**LOOKUP, "indexed": True}},
+        IDIOM,
     ),
     "periodic-stall": (
         {"phase": "checkpoint"}, {"phase": "evaluation", "period": 16}, {"phase": "evaluation"},

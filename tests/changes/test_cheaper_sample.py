@@ -9,6 +9,7 @@ from diagnose.model.capture import RunSteps
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.reports.text import render
 
+HOW = "compute in one call, or once for all samples"
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -34,7 +35,7 @@ def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presen
     # One worker computes as long as the main process does now: on two threads of one core it does not pay.
     (first,) = computing(recording, cores=3).diagnosis().prescriptions
     presentable(first)
-    assert first.title == "Make the sample cheaper at data.py:30 to 32, which take 100 % of loading"
+    assert first.title == f"Make the sample cheaper at data.py:30 to 32, which take 100 % of loading: {HOW}"
     assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(890_000, rel=0.01))
 
 
@@ -123,7 +124,7 @@ def test_at_most_all_of_the_line_is_saved_and_nothing_beside_it(recording):
     (change,) = [p for p in r.prescribe("data-stall") if p.id == "cheaper-sample"]
     # 12 of 20 samples: a share of 0.6 within 1.96 × √(0.6 × 0.4 / 20) = 0.215, and so 652 of the 800 µs
     assert change.saves_ns == (pytest.approx(240_000, rel=0.1), pytest.approx(651_800, rel=1e-3))
-    assert change.title == "Make the sample cheaper at data.py:31, which takes 60 % of loading"
+    assert change.title == f"Make the sample cheaper at data.py:31, which takes 60 % of loading: {HOW}"
 
 
 def test_no_more_is_saved_than_the_line_takes_of_the_stall_and_the_rest_gains(recording):
@@ -197,7 +198,7 @@ def test_samples_at_the_head_of_a_streams_loop_belong_to_its_body(recording):
     r.lines["data.py", 31] = "for line in f:"
     r.lines["data.py", 32] = "row = json.loads(line)"
     facts = r.find("data-stall").facts
-    assert (facts["sample_work"], facts["holds_lock"]) == ("parsing", True)
+    assert facts["holds_lock"]
 
 
 def test_samples_of_other_steps_count_in_functions_that_mostly_load(recording):

@@ -1,6 +1,5 @@
 """cheaper-sample: all samples prepared once, by a list in the dataset's place. Times in µs."""
 
-import ast
 import subprocess
 from dataclasses import replace
 
@@ -47,10 +46,7 @@ def test_a_list_takes_the_datasets_place_as_a_diff_that_git_applies(recording, p
     assert script.read_text().splitlines() == [*SCRIPT[:2], f"loader = DataLoader({LIST}, shuffle=True)", *SCRIPT[3:]]
     assert p.title == "Prepare all samples once, before training: data.py:31, which takes 100 % of loading"
     assert p.before == SCRIPT[2]
-    assert p.after.splitlines()[:2] == [
-        f"loader = DataLoader({LIST}, shuffle=True)",
-        "# or, where memory does not hold them all,",
-    ]
+    assert p.after == f"loader = DataLoader({LIST}, shuffle=True)"
     assert p.needs == (
         "memory for all 1,600 samples, about 8.0 MB; the first step begins about 160 ms later: it pays from the "
         "second epoch on"
@@ -126,7 +122,7 @@ def test_where_the_edit_is_not_certain_the_line_is_shown(recording, presentable,
     p = advised(loading(recording, made(lines), **loader))
     presentable(p)
     assert (p.diff, p.edits) == ("", ())
-    assert p.title == "Make the sample cheaper at data.py:31, which takes 100 % of loading"
+    assert p.title.startswith("Make the sample cheaper at data.py:31, which takes 100 % of loading: ")
     assert p.after.splitlines()[:2] == [
         f"rows = {LIST}   # every sample once, before training",
         "# above the line that makes the DataLoader, train.py:3",
@@ -158,9 +154,8 @@ def test_what_to_do_is_said_in_words_where_no_list_can_be_made(recording, loader
         r.sampled = [(at, ("data.py", 31, "collate"), running) for at, _, running in r.sampled]
     p = advised(r)
     assert p.diff == ""
-    assert "range(len(" not in p.after
-    ast.parse(p.after)
-    assert "preprocess" not in p.after
+    assert p.title.endswith("compute in one call, or once for all samples")
+    assert p.after == ""
 
 
 def test_a_run_of_inference_sees_each_sample_once(recording):

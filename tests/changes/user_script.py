@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -146,13 +144,8 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "balance-ranks": lambda: {"dataset": names["loader"].dataset},
         "begin-together": lambda: {"rank": 1},
         "batch-rollouts": lambda: {"gymnasium": SimpleNamespace(make_vec=environments), "name": "some/environment"},
-        "cheaper-sample": lambda: {"rows": [Row(i) for i in range(3)], "identities": [1, 2]},
-        "cheaper-sampler": lambda: {
-            "np": np,
-            "random": random,
-            "rng": np.random.default_rng(0),
-            "weights": drawn_by(printed),
-        },
+        "cheaper-sample": lambda: {"rows": [Row(i) for i in range(3)]},
+        "cheaper-line": lambda: {"scores": [3, 1, 2, 5, 4]},
         "checkpoint-less": lambda: {"checkpoint": checkpoint},
         "channels-last": lambda: {
             "Model": Convolution,
@@ -186,12 +179,6 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         },
     }
     return made.get(printed.prescription.id, dict)()
-
-
-def drawn_by(printed: Printed) -> Any:
-    """Return weights as what draws by them takes them."""
-    weights = torch.rand(8)
-    return weights if "torch" in printed.prescription.after else weights.tolist()
 
 
 class Row(NamedTuple):

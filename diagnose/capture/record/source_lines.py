@@ -1,8 +1,9 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw (statements on several lines as one), the heads of the loops around them, the numbers of the lines at which samples
-draw at random, where deques are indexed, credentials masked.
+saw (statements on several lines as one), the heads of the loops around them, the text of short functions around them
+with what their names are bound to, the numbers of the lines at which samples draw at random, where deques are indexed,
+credentials masked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import linecache
 import re
 import stat
 import tempfile
+import textwrap
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -21,7 +23,8 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
 
-from diagnose.model.locations import RANDOM_DRAW
+from diagnose.model.assignments import Binding, assigned, name_of
+from diagnose.model.locations import RANDOM_DRAW, is_installed
 from diagnose.text.masking import mask_code
 
 
@@ -260,6 +263,8 @@ class SourceTree(NamedTuple):
     seeded: list[int]  # draws that depend on nothing but a seed, in any function
     deques: Sequence[Mapping[str, object]]  # where they are indexed, as ``DequeRecord``
     statements: list[tuple[int, int]]  # the first and last line of each on several lines; of one with a body its head
+    functions: list[tuple[int, int]]  # the first and last line of each, and of loops outside of functions
+    bindings: list[Binding]
 
 
 def source_tree(lines: Sequence[str]) -> SourceTree:
@@ -267,7 +272,7 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     is_small = sum(map(len, lines)) <= 1_000_000  # a tree takes some fifty times the memory of its text
     tree = parsed("\n".join(line.rstrip("\n") for line in lines)) if is_small else None
     if tree is None:
-        return SourceTree([], [], [], [], [])
+        return SourceTree([], [], [], [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
     drawn = draw_lines(tree, lines)
@@ -279,7 +284,46 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
         sorted(drawn.seeded),
         indexed_deques(tree),
         list(long_statements(tree)),
+        [(node.lineno, node.end_lineno or node.lineno) for node in _functions(tree)],
+        list(_bindings(tree)),
     )
+
+
+def _functions(tree: ast.AST) -> Iterator[_Function | ast.For | ast.While]:
+    """Yield the functions of a tree, and the outermost loops outside of them."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, _Function | ast.For | ast.While):
+            yield node
+        if isinstance(node, _Function):
+            yield from (inner for inner in ast.walk(node) if inner is not node and isinstance(inner, _Function))
+        elif not isinstance(node, ast.For | ast.While):
+            yield from _functions(node)
+
+
+def _bindings(tree: ast.AST, function: str = "", *, is_seen_inside: bool = True) -> Iterator[Binding]:
+    """Yield what binds attributes of ``self``, names of the module and of functions with others in them."""
+    for node in ast.iter_child_nodes(tree):
+        for target, value in assigned(node):
+            name = name_of(target)
+            if name and (is_seen_inside or "." in name):
+                yield Binding(name, function, f"{ast.unparse(target)} = {_short(value)}")
+        if isinstance(node, _Function):
+            has_inner = any(isinstance(inner, _Function) for inner in ast.walk(node) if inner is not node)
+            yield from _bindings(node, node.name, is_seen_inside=has_inner)
+        else:
+            yield from _bindings(node, function, is_seen_inside=is_seen_inside)
+
+
+MAX_VALUE_WIDTH = 200  # characters of a value
+_SHORT = {ast.List: "[...]", ast.ListComp: "[...]", ast.Tuple: "(..., ...)", ast.Dict: "{...: ...}", ast.Set: "{...}"}
+
+
+def _short(value: ast.expr | None) -> str:
+    """Return the text of a value; of a long one what kind it is of."""
+    text = ast.unparse(value) if value is not None else "..."
+    if len(text) <= MAX_VALUE_WIDTH:
+        return mask_code(text)
+    return f"{ast.unparse(value.func)[:80]}(...)" if isinstance(value, ast.Call) else _SHORT.get(type(value), "...")
 
 
 def long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
@@ -312,6 +356,7 @@ def _of_samples(tree: ast.Module) -> Iterator[int]:
 
 MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same line twice
 MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
+MAX_FUNCTION_LINES = 120  # of one whose text is stored
 
 
 class _Stored(NamedTuple):
@@ -323,6 +368,8 @@ class _Stored(NamedTuple):
     seeded: list[int]  # lines
     deques: list[Mapping[str, object]]  # indexed at those lines, as ``DequeRecord``
     statements: dict[str, int]  # last line by first line, of those lines' statements on several
+    functions: dict[str, str]  # text by first line
+    bindings: list[Binding]  # of what those functions read
 
 
 class SourceLines:
@@ -349,8 +396,8 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(source)
-            loops, draws, seeded, deques, statements = self._trees[name]
-            each = found.setdefault(name, _Stored({}, {}, draws, seeded, [], {}))
+            loops, draws, seeded, deques, statements, functions, bindings = self._trees[name]
+            each = found.setdefault(name, _Stored({}, {}, draws, seeded, [], {}, {}, []))
             each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
             each.lines[str(line)] = text
             for head, last in loops:
@@ -362,6 +409,14 @@ class SourceLines:
                     each.statements[str(first)] = last
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
+            around = min((at for at in functions if at[0] <= line <= at[1]), key=lambda at: at[1] - at[0], default=None)
+            if around is None or str(around[0]) in each.functions or is_installed(name):
+                continue
+            if around[1] - around[0] < MAX_FUNCTION_LINES:
+                text = each.functions[str(around[0])] = _text_of(source, *around)
+                each.bindings.extend(
+                    one for one in bindings if one.name.rpartition(".")[2] in text and one not in each.bindings
+                )
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
@@ -394,3 +449,8 @@ def _line_of(source: Sequence[str], line: int) -> str:
     """Return the text of a line as it is stored, "" where there is none."""
     text = source[line - 1].strip() if 0 < line <= len(source) else ""
     return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]
+
+
+def _text_of(source: Sequence[str], first: int, last: int) -> str:
+    """Return lines as they are stored where each keeps its place, without what they are all indented by."""
+    return textwrap.dedent("\n".join(mask_code(line.rstrip()) for line in source[first - 1 : last]))

@@ -1,0 +1,74 @@
+"""The catalogue of slow forms of Python: each is a pattern in the tree of the line that samples name.
+
+Each function of ``IDIOMS`` takes the ``Source`` of a line and returns its faster form with the user's own names, None
+where the line is no such form. `idiom_at` asks them of the line at which most of the samples are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
+from diagnose.analyzers.common.idioms.draws import weighted_draws
+from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
+from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
+from diagnose.analyzers.common.idioms.source import Idiom, Source, source_at
+from diagnose.model.assignments import Binding, StoredSource
+from diagnose.model.diagnosis import Facts
+from diagnose.model.locations import is_own_file
+from diagnose.tables import Tables
+
+__all__ = ["IDIOMS", "idiom_facts", "idiom_of"]
+
+IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
+    weighted_draws,
+    cut_front,
+    searched_list,
+    indexed_deque,
+    table_rows,
+    growing_array,
+    made_each_time,
+    few_of_sorted,
+    stacked_arrays,
+)
+MIN_SHARE = 0.3  # of the samples, at the line: of fewer the line beside it takes the time
+MAX_LINES_APART = 2  # of one loop
+
+
+def idiom_of(source: Source) -> Idiom | None:
+    """Return the faster form of a line."""
+    return next((found for idiom in IDIOMS if (found := idiom(source)) is not None), None)
+
+
+def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int | None = None) -> Facts:
+    """Return the idiom of the line that samples are at most often, with its share of them; {} where there is none.
+
+    Args:
+        t: tables of one rank.
+        seen: how often the sampler saw each file, line and function.
+        total: samples of which it is a share, those of ``seen`` where it is None.
+    """
+    all_samples = max(total or sum(seen.values()), 1)
+    at, functions = Counter[tuple[str, int]](), dict[tuple[str, int], set[str]]()
+    for (file, line, function), num in seen.items():
+        at[file, line] += num
+        functions.setdefault((file, line), set()).add(function)
+    for (file, line), num in at.most_common():
+        if num < MIN_SHARE * all_samples:
+            break
+        if not is_own_file(file):
+            continue
+        own = functions[file, line]
+        sampled = {place[1] for place in seen if place[0] == file and place[2] in own} | {line}
+        sampled |= {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
+        texts = {each: t.capture.lines.get((file, each), "") for each in sampled}
+        stored = t.capture.sources.get(file, StoredSource())
+        deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
+        source = source_at(line, stored.functions, texts, stored.bindings or deques)
+        found = idiom_of(source) if source is not None else None
+        if found is not None:
+            near = (n for (name, other), n in at.items() if name == file and abs(other - line) <= MAX_LINES_APART)
+            share = {"file": file, "line": line, "share": num / all_samples, "share_around": sum(near) / all_samples}
+            return {"idiom": {**found._asdict(), **share, "samples": all_samples}}
+    return {}

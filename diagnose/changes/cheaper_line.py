@@ -1,0 +1,62 @@
+"""Write the slow line in a faster form that gives the same.
+
+What it does
+    Names a line that takes its time in a known slow form, and shows the faster one with the names of the script: draws
+    by weights that go through all of them, lists that are cut at their front or searched, rows of pandas, arrays that
+    grow by copies, files and patterns that are read or made at each call, an order of all items for a few of them,
+    tensors made of lists of arrays.
+
+What to watch
+    Each form states what it needs, such as weights that stay the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Change, Proposal, identical, other_training
+from diagnose.model.locations import Where, at_line
+from diagnose.model.numerics import number
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+LARGE_BATCH = 1024  # where a batch's size is not known
+NORMAL_95 = 1.96  # standard errors of a share, 95 %
+
+
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
+    idiom = finding.facts.get("idiom")
+    if not isinstance(idiom, Mapping) or finding.facts.get("restart_share"):
+        return None
+    of_line, around = float(idiom["share"]), float(idiom["share_around"])
+    part = number(finding.facts, "order_share") if finding.facts.get("order_line") else 1.0
+    batch_ns, size = number(finding.facts, "batch_ns"), number(finding.facts, "batch_size") or program.batch_size
+    is_sure = not finding.facts.get("order_line") or part * batch_ns >= idiom["sure_from_ns"] * (size or LARGE_BATCH)
+    numerics = identical(str(idiom["condition"])) if idiom["is_identical"] else other_training(str(idiom["condition"]))
+    return Proposal(
+        title=f"{idiom['title']} ({at_line(Where(idiom['file'], idiom['line']))})",
+        before=str(idiom["before"]),
+        after=str(idiom["after"]),
+        needs=str(idiom["needs"]),
+        numerics=numerics,
+        least=float(idiom["least"]) * of_line * part if is_sure else 0.0,
+        most=share_at_most(around, float(idiom["samples"])) * part,
+    )
+
+
+def share_at_most(share: float, samples: float) -> float:
+    """Return the upper end of a share that so many samples show."""
+    return min(share + NORMAL_95 * math.sqrt(share * (1 - share) / max(samples, 1.0)), 1.0)
+
+
+CHANGE = Change(
+    id="cheaper-line",
+    title="Write the slow line in a faster form",
+    numerics=identical(),
+    proposal=_proposal,
+    is_within_share=True,
+)
