@@ -17,12 +17,15 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.rewrite import NONE, Rewrite, detached, without_gradients
+from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.diagnosis import Confidence
+from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -36,14 +39,13 @@ META = RuleMeta(
     needs=("data flow",),
     former=(("gradient", "discarded-gradients"), ("result", "work-without-gradients")),
 )
+MAX_NAMED = 3
 _DETACH = Advice(
     id="detach-inputs",
     title="Detach what the other model made: its gradients are cleared unused",
     numerics=identical(),
-    before="fake = generator(noise)\nloss = criterion(discriminator(fake), zeros)",
-    after="""fake = generator(noise)
-loss = criterion(discriminator(fake.detach()), zeros)   # the generator's own loss keeps `fake`
-# or make it under torch.no_grad(), where no other loss needs it""",
+    before="{rewrite.before}",
+    after="{rewrite.after}",
     watch="Detach only where that model's own optimizer does not step on this loss.",
     when=lambda f, p: f.facts.get("kind") != "result" and in_training(f, p),
     least=0.8,  # of the unused functions of the pass: the first of them may be needed
@@ -51,13 +53,20 @@ loss = criterion(discriminator(fake.detach()), zeros)   # the generator's own lo
 ADVICE = (
     replace(
         _DETACH,
-        title="Freeze the layers that no optimizer updates, or run them without gradients",
-        before="",
-        after="""model.requires_grad_(False)            # the layers that no optimizer has; then those that train:
-model.layer.requires_grad_(True)
-# or call the frozen part under torch.no_grad()""",
+        title="Freeze {modules} with requires_grad_(False): no optimizer updates them",
         needs="layers that come before all that train",
         when=lambda f, p: f.facts.get("is_frozen") and in_training(f, p),
+    ),
+    replace(
+        _DETACH,
+        title="Leave out requires_grad_(){at}: nothing below it trains",
+        needs="no reentrant checkpoint, which needs an input with a gradient",
+        when=lambda f, p: f.facts.get("is_asked") and in_training(f, p),
+    ),
+    replace(
+        _DETACH,
+        title="Run what is below {below} without gradients{at}: nothing there trains",
+        when=lambda f, p: f.facts.get("below") and in_training(f, p),
     ),
     _DETACH,
 )
@@ -77,14 +86,38 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = "The backward pass goes on into operators whose gradients nothing uses"
             used, made = at(one.use_line), at(one.value_line)
             text = f"Gradients go from {used} back through {made}, and no optimizer reads them."
+            if one.frozen and one.below:
+                text = f"Gradients go from {one.below} back to {modules_of(one.frozen[-1:])}, and nothing there trains."
         else:
             title = "Operators compute a result that nothing uses"
             text = f"Nothing reads what {at(one.value_line)} makes."
         is_first = one.kind == "gradient" or one.value_line not in one.work.lines
-        lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
-        facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
+        lines = (one.asked_line, *((one.value_line,) * is_first), *one.work.lines)
+        facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
+        facts |= {"is_frozen": True, "modules": modules_of(one.parameters)} if one.parameters else {}
+        facts |= {"is_asked": one.asked_line is not None, "below": one.below}
+        facts["rewrite"] = (_rewrite(flow.source, one) or NONE)._asdict()
         sure: Confidence = "high" if one.is_certain else "low"
         yield Avoidable(title, text, one.work, lines, facts, one.avoidable, sure, with_inner=one.with_inner)
+
+
+def _rewrite(source: OwnSource, one: DeadWork) -> Rewrite | None:
+    """Return the user's statement that starts the gradients, without them."""
+    if one.asked_line is not None:
+        text = source.text(one.asked_line)
+        return Rewrite(text, f"# {text}   # leave it out") if text else None
+    if one.kind != "gradient" or one.value_line is None or one.use_line is None or one.value_line == one.use_line:
+        return None
+    if one.below and one.is_apart:
+        return without_gradients(source, one.value_line)
+    return detached(source, one.value_line, one.use_line)
+
+
+def modules_of(parameters: Sequence[str]) -> str:
+    """Return the modules of some parameters, three by name."""
+    found = list(dict.fromkeys(name.rpartition(".")[0] or name for name in parameters))
+    more = f" and {len(found) - MAX_NAMED:,} more modules" if len(found) > MAX_NAMED else ""
+    return ", ".join(found[:MAX_NAMED]) + more
 
 
 _RULE = AvoidableRule(META, detect)

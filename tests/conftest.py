@@ -270,7 +270,8 @@ def assert_presentable(p: Prescription) -> None:
     """Check what holds for every prescription; a new verb is added to VERB."""
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", p.id)
     assert VERB.match(p.title), "an imperative"
-    assert (bool(p.after), p.title.endswith(".")) == (True, False)
+    assert not p.title.endswith(".")
+    assert p.after or not p.before, "code, or a sentence alone"
     assert p.safety.startswith(("same numbers", "may change the numbers: "))
     assert 0 <= p.saves_ns[0] <= p.saves_ns[1]
     assert not p.remedy or p.remedy.startswith("diagnose.kernels.")

@@ -229,7 +229,7 @@ def _in_loop(flow: Flow, one: Loop) -> Frame:
     A loop whose turns are chains is the outermost: those further in may go along the chain.
     """
     lines = one.called[::-1] if one.longest_chain == 1 else ()
-    within = (line for line in lines if any(a < line.line <= b for a, b in flow.loops.get(line.file, ())))
+    within = (line for line in lines if any(a < line.line <= b for a, b in flow.source.loops.get(line.file, ())))
     return next(within, one.line)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work, components, plain_name
-from diagnose.model.dataflow import Frame, Operator
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator
 
 __all__ = ["DeadWork", "dead_work"]
 
@@ -34,6 +34,10 @@ class DeadWork(NamedTuple):
     parameters: tuple[str, ...] = ()  # of which gradients are taken, and which no optimizer changes
     avoidable: float = 1.0  # share of the operators' time
     with_inner: bool = False  # what these operators call goes whole: the sums of a bias's gradient
+    frozen: tuple[str, ...] = ()  # parameters that the gradient goes back through: none of them gets one
+    below: str = ""  # the module that needs no gradient of its input, if all below is frozen; "" if not known
+    asked_line: Frame | None = None  # that asks for the gradient of a value, for whose sake the pass goes on
+    is_apart: bool = False  # nothing that ``value_line`` calls needs a gradient
 
 
 class _Place(NamedTuple):
@@ -68,20 +72,74 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
         place = place._replace(is_certain=surely_live.isdisjoint(group))
         found.setdefault(place, []).extend(group)
         frozen.setdefault(place, set()).update(names)
-    records = (
-        DeadWork(
+    records = []
+    for place, rows in found.items():
+        record = DeadWork(
             *(place.kind, graph.work(rows), place.value_line, place.use_line),
             draws=any(graph.operators[i].draws for i in rows),
             is_certain=place.is_certain,
             parameters=tuple(sorted(frozen[place])) * place.is_frozen,
         )
-        for place, rows in found.items()
-    )
-    partly = _partly_dead(graph, live, surely_live, with_gradients=with_gradients)
+        goes_on = place.kind == "gradient" and not place.is_frozen
+        records.append(_with_source(graph, record, live, changed) if goes_on else record)
+    partly = _partly_dead(graph, live, surely_live, changed, with_gradients=with_gradients)
     return tuple(sorted((*records, *partly), key=lambda one: -one.work.share * one.avoidable))
 
 
-def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gradients: bool) -> Iterator[DeadWork]:
+def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[str]) -> DeadWork:
+    """Return a record of gradients with what they are taken of: frozen parameters, or what has others."""
+    rows = record.work.operators
+    passed = {i: one.forward for i in rows if (one := graph.operators[i]).forward >= 0}
+    dead = {i for i in passed.values() if live.isdisjoint(graph.backward[i])}
+    weights = {
+        i: [v for use in graph.operators[i].reads if (v := graph.values[use.value]).role == "parameter"] for i in dead
+    }
+    names = tuple(dict.fromkeys(value.name for i in sorted(dead, reverse=True) for value in weights[i]))
+    taken = any(
+        sorted(use.shape) == sorted(value.shape) and not graph.readers[use.value]
+        for i in rows
+        for value in weights.get(passed.get(i, -1), ())
+        for use in graph.operators[i].writes
+    )
+    if taken or not changed.isdisjoint(names):
+        return record
+    needed = (
+        made for i in rows for v in graph.needs[i] if (made := graph.values[v].producer) >= 0 and made not in rows
+    )
+    modules = (graph.operators[i].module for i in needed if graph.operators[i].phase == "backward")
+    before = _before(graph, {i for i in passed.values() if i >= 0})
+    asks = (one.place for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before)
+    live_stacks = (one.stack for i in live if (one := graph.operators[i]).phase == "backward")
+    return record._replace(
+        frozen=names,
+        below=_largest_apart(next(modules, ""), names),
+        asked_line=next(asks, None),
+        is_apart=record.value_line is not None and not any(record.value_line in stack for stack in live_stacks),
+    )
+
+
+def _before(graph: Graph, operators: set[int]) -> set[int]:
+    """Return the values that operators read, and those that these were made from."""
+    found, left = set[int](), [use.value for i in operators for use in graph.operators[i].reads]
+    while left:
+        value = left.pop()
+        if value not in found:
+            found.add(value)
+            one = graph.producer(value)
+            left += [use.value for use in one.reads] if one is not None else []
+    return found
+
+
+def _largest_apart(module: str, names: tuple[str, ...]) -> str:
+    """Return the outermost module around one that has none of these parameters."""
+    parts = module.split(".")
+    paths = (".".join(parts[: n + 1]) for n in range(len(parts)))
+    return next((path for path in paths if not any(f"{name}.".startswith(f"{path}.") for name in names)), module)
+
+
+def _partly_dead(
+    graph: Graph, live: set[int], surely_live: set[int], changed: set[str], *, with_gradients: bool
+) -> Iterator[DeadWork]:
     """Yield the needed operators of the backward pass that make a product which is not needed beside one that is.
 
     Of a convolution the gradients of input and weight take a product each; that of the bias takes little.
@@ -102,7 +160,9 @@ def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gr
         sums = [use.value for i in rows for use in graph.operators[i].writes if len(graph.values[use.value].shape) == 1]
         is_needed = any(_stays(graph, v, with_gradients) or not live.isdisjoint(graph.readers[v]) for v in sums)
         lines = place[1:3]
-        yield DeadWork("gradient", graph.work(rows), *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
+        work = graph.work(rows)
+        record = DeadWork("gradient", work, *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
+        yield _with_source(graph, record, live, changed)
 
 
 def _end_in_backward(graph: Graph, group: list[int]) -> tuple[Frame | None, Frame | None]:

@@ -73,6 +73,8 @@ class _StepRows(msgspec.Struct, gc=False):
 class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
     loops: dict[int, int] = {}
+    functions: dict[int, int] = {}  # absent in recordings of earlier versions
+    bound: dict[int, tuple[str, ...]] = {}  # absent in recordings of earlier versions
     draws: list[int] = []
     seeded: list[int] = []  # absent in recordings of earlier versions
     deques: list[DequeRecord] = []  # absent in recordings of earlier versions
@@ -167,6 +169,8 @@ class SourceText(NamedTuple):
     seeded: dict[str, tuple[int, ...]]  # of a file: lines whose draws depend on nothing but a seed
     deques: dict[str, tuple[DequeRecord, ...]]  # of a file: where they are indexed
     statements: dict[str, dict[int, int]]  # of a file: the first line of a statement by each of its others
+    functions: dict[str, Loops]
+    bound: dict[tuple[str, int], tuple[str, ...]]  # names that a loop or function binds, by file and first line
 
     def first_line(self, file: str, line: int) -> int:
         """Return the first line of the statement that a line is of, as far as the capture has it."""
@@ -187,6 +191,8 @@ def read_lines(path: Path | Stored) -> SourceText:
         {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
         {name: tuple(file.deques) for name, file in stored.items() if file.deques},
         {name: _first_lines(file.statements) for name, file in stored.items() if file.statements},
+        {name: tuple(file.functions.items()) for name, file in stored.items() if file.functions},
+        {(name, line): names for name, file in stored.items() for line, names in file.bound.items()},
     )
 
 

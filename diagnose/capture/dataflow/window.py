@@ -150,6 +150,7 @@ class DataflowWindow:
         self._undo.append(self._modules.stop)
         self._undo.append(watch_host_reads(self._mode.note_python))
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        self._undo.append(around(torch.Tensor, "requires_grad_", after=self._mode.note_asked))
         self._undo.append(watch_launches(self._launched))
         self._undo.append(replace_function(torch, "cond", self._outside))
         with _without_modes_of_the_script(None):  # which then are above, so that each leaves the stack as it came
@@ -189,6 +190,11 @@ class DataflowWindow:
     def storages(self) -> Storages:
         """Return the storages that the steps have touched."""
         return self._mode.storages
+
+    @property
+    def wide_buffers(self) -> dict[str, tuple[str, int]]:
+        """Return the buffers of 64-bit floats, with file and line of the ``__init__`` of their module's class."""
+        return self._roles.wide
 
     @property
     def earlier_nodes(self) -> range:

@@ -1,7 +1,7 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw (statements on several lines as one), the heads of the loops around them, the numbers of the lines at which samples
+saw (statements on several lines as one), the heads of the loops and functions around them, the numbers of the lines at which samples
 draw at random, where deques are indexed, credentials masked.
 """
 
@@ -256,6 +256,8 @@ class SourceTree(NamedTuple):
     """Lines of a source file, from 1."""
 
     loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
+    functions: list[tuple[int, int]]  # the same of each function
+    bound: Mapping[int, list[str]]  # names that a loop or function binds, by its first line
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
     seeded: list[int]  # draws that depend on nothing but a seed, in any function
     deques: Sequence[Mapping[str, object]]  # where they are indexed, as ``DequeRecord``
@@ -267,19 +269,29 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     is_small = sum(map(len, lines)) <= 1_000_000  # a tree takes some fifty times the memory of its text
     tree = parsed("\n".join(line.rstrip("\n") for line in lines)) if is_small else None
     if tree is None:
-        return SourceTree([], [], [], [], [])
+        return SourceTree([], [], {}, [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
+    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     drawn = draw_lines(tree, lines)
     draws = drawn.draws & set(_of_samples(tree))
     draws |= {number for number, line in enumerate(lines, 1) if re.search(_TRANSFORM, line.partition("#")[0])}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
+        [(node.lineno, node.end_lineno or node.lineno) for node in functions],
+        {node.lineno: _bound(node) for node in (*loops, *functions)},
         sorted(draws),
         sorted(drawn.seeded),
         indexed_deques(tree),
         list(long_statements(tree)),
     )
+
+
+def _bound(scope: ast.AST) -> list[str]:
+    """Return the names that a loop or function binds, its arguments among them."""
+    nodes = list(ast.walk(scope))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return sorted(names | {node.arg for node in nodes if isinstance(node, ast.arg)})
 
 
 def long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
@@ -319,6 +331,8 @@ class _Stored(NamedTuple):
 
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
+    functions: dict[str, int]  # the same
+    bound: dict[str, list[str]]  # names that a loop or function binds, by its first line
     draws: list[int]  # lines
     seeded: list[int]  # lines
     deques: list[Mapping[str, object]]  # indexed at those lines, as ``DequeRecord``
@@ -349,16 +363,20 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(source)
-            loops, draws, seeded, deques, statements = self._trees[name]
-            each = found.setdefault(name, _Stored({}, {}, draws, seeded, [], {}))
+            loops, functions, bound, draws, seeded, deques, statements = self._trees[name]
+            each = found.setdefault(name, _Stored({}, {}, {}, {}, draws, seeded, [], {}))
             each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
             each.lines[str(line)] = text
-            for head, last in loops:
-                if head <= line <= last:
-                    each.loops[str(head)] = last
-                    each.lines.setdefault(str(head), _line_of(source, head))
+            heads = set[int]()
+            for around, kept in ((loops, each.loops), (functions, each.functions)):
+                for head, last in around:
+                    if head <= line <= last:
+                        kept[str(head)] = last
+                        each.bound[str(head)] = bound[head]
+                        each.lines.setdefault(str(head), _line_of(source, head))
+                        heads.add(head)
             for first, last in statements:
-                if first <= line <= last:
+                if first <= line <= last or first in heads:
                     each.statements[str(first)] = last
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
