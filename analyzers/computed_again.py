@@ -78,7 +78,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = "Operators compute again what the step has computed"
             lines = (one.use_line, one.value_line, *one.work.lines)
             facts = {"kind": one.kind, "with_gradients": one.with_gradients, "is_parametrized": one.is_parametrized}
-            facts["rewrite"] = (_rewrite(flow.source, one) or NONE)._asdict()
+            facts["rewrite"] = _rewrite(flow.source, one) or NONE
             yield Avoidable(title, f"The step computes {again}.", one.work, lines, facts)
 
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.rewrite import NONE, Rewrite, detached, without_gradients
+from diagnose.analyzers.common.rewrite import NONE, Rewrite, detached, frozen_for, without_calls, without_gradients
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.own_source import OwnSource
@@ -59,6 +59,11 @@ ADVICE = (
     ),
     replace(
         _DETACH,
+        title="Freeze {modules} for the loss{at}, which does not train them",
+        when=lambda f, p: f.facts.get("is_unused") and in_training(f, p),
+    ),
+    replace(
+        _DETACH,
         title="Leave out requires_grad_(){at}: nothing below it trains",
         needs="no reentrant checkpoint, which needs an input with a gradient",
         when=lambda f, p: f.facts.get("is_asked") and in_training(f, p),
@@ -82,6 +87,10 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
                 f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}{more}, and no "
                 "optimizer updates them."
             )
+        elif one.unused:
+            title = "The backward pass computes gradients of parameters that are cleared unused"
+            text = f"The backward pass of {at(one.call_line)} computes gradients of {modules_of(one.unused)}, and they "
+            text += "are cleared unused."
         elif one.kind == "gradient":
             title = "The backward pass goes on into operators whose gradients nothing uses"
             used, made = at(one.use_line), at(one.value_line)
@@ -92,11 +101,15 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = "Operators compute a result that nothing uses"
             text = f"Nothing reads what {at(one.value_line)} makes."
         is_first = one.kind == "gradient" or one.value_line not in one.work.lines
-        lines = (one.asked_line, *((one.value_line,) * is_first), *one.work.lines)
+        lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
-        facts |= {"is_frozen": True, "modules": modules_of(one.parameters)} if one.parameters else {}
-        facts |= {"is_asked": one.asked_line is not None, "below": one.below}
-        facts["rewrite"] = (_rewrite(flow.source, one) or NONE)._asdict()
+        facts |= {"is_frozen": bool(one.parameters), "is_unused": bool(one.unused)}
+        facts |= {
+            "modules": modules_of((*one.parameters, *one.unused)),
+            "is_asked": one.asked_line is not None,
+            "below": one.below,
+        }
+        facts["rewrite"] = _rewrite(flow.source, one) or NONE
         sure: Confidence = "high" if one.is_certain else "low"
         yield Avoidable(title, text, one.work, lines, facts, one.avoidable, sure, with_inner=one.with_inner)
 
@@ -104,8 +117,9 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
 def _rewrite(source: OwnSource, one: DeadWork) -> Rewrite | None:
     """Return the user's statement that starts the gradients, without them."""
     if one.asked_line is not None:
-        text = source.text(one.asked_line)
-        return Rewrite(text, f"# {text}   # leave it out") if text else None
+        return without_calls(source, one.asked_line, "requires_grad_")
+    if one.unused:
+        return frozen_for(source, one.call_line) if one.call_line is not None else None
     if one.kind != "gradient" or one.value_line is None or one.use_line is None or one.value_line == one.use_line:
         return None
     if one.below and one.is_apart:

@@ -7,13 +7,26 @@ its names. Nothing is made up but the name of a result that had none.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import OwnSource, span, with_parts
 
-__all__ = ["NONE", "Rewrite", "cached", "detached", "handed_on", "hoisted", "kept", "without_gradients"]
+__all__ = [
+    "NONE",
+    "Rewrite",
+    "cached",
+    "detached",
+    "frozen_for",
+    "handed_on",
+    "hoisted",
+    "joined",
+    "kept",
+    "without_calls",
+    "without_gradients",
+]
 
 _ONCE = "   # once, before the loop"
 
@@ -28,8 +41,15 @@ class Rewrite(NamedTuple):
 NONE = Rewrite("", "")
 
 
+def joined(rewrites: Iterable[object]) -> Rewrite:
+    """Return the code of several rewrites, each once; nothing if the first one has none."""
+    each = list(dict.fromkeys(one for one in rewrites if isinstance(one, Rewrite)))
+    known = [one for one in each if one.after] if each and each[0].after else []
+    return Rewrite("\n\n".join(one.before for one in known), "\n\n".join(one.after for one in known))
+
+
 def cached(source: OwnSource, first: Frame, again: Frame) -> Rewrite | None:
-    """Return what uses parametrized weights, under a block that computes them once: the loop around it, or two lines."""
+    """Return what uses parametrized weights, the loop around it or two lines, in a block that computes them once."""
     if first != again and source.function(first) != source.function(again):
         return None
     loop = source.loop(again) if first == again else None
@@ -64,28 +84,21 @@ def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) 
     If no backward pass goes through the first result alone, the first statement uses what the second computes.
     """
     texts, nodes = (source.text(first), source.text(again)), (source.statement(first), source.statement(again))
-    if first.file != again.file or first.line >= again.line or source.function(first) != source.function(again):
-        return None
-    if nodes[0] is None or nodes[1] is None:
+    is_after = first.file == again.file and first.line < again.line
+    if not is_after or source.function(first) != source.function(again) or nodes[0] is None or nodes[1] is None:
         return None
     mine = {ast.dump(each) for each in ast.walk(nodes[0]) if isinstance(each, ast.Call)}
     both = _outermost(nodes[1], lambda each: isinstance(each, ast.Call) and ast.dump(each) in mine)
-    if len({ast.dump(each) for each in both}) != 1:
+    between = {*source.stored(first.file, range(first.line + 1, again.line))}
+    if len({ast.dump(each) for each in both}) != 1 or _names(both[0]) & (between | _stored(nodes[0])):
         return None
-    same, between = ast.dump(both[0]), {*source.stored(first.file, range(first.line + 1, again.line))}
+    same, before = ast.dump(both[0]), "\n".join(texts)
     uses = [_outermost(node, lambda each: ast.dump(each) == same) for node in nodes if node is not None]
-    names = [
-        _target(node) if getattr(node, "value", None) is use[0] else "" for node, use in zip(nodes, uses, strict=True)
-    ]
-    before = "\n".join(texts)
+    is_whole = [getattr(node, "value", None) is use[0] for node, use in zip(nodes, uses, strict=True)]
+    names = [_target(node) * each for node, each in zip(nodes, is_whole, strict=True)]
     if not is_kept_first:
-        if not names[1].isidentifier() or _names(both[0]) & (between | _stored(nodes[0])):
-            return None
-        return Rewrite(
-            before, f"{texts[1]}\n{with_parts(texts[0], [(each, f'{names[1]}.detach()') for each in uses[0]])}"
-        )
-    if _names(both[0]) & (between | _stored(nodes[0])):
-        return None
+        rest = with_parts(texts[0], [(each, f"{names[1]}.detach()") for each in uses[0]])
+        return Rewrite(before, f"{texts[1]}\n{rest}") if names[1].isidentifier() else None
     if names[0] and not set(names[0].split(", ")) & between:
         return Rewrite(before, f"{texts[0]}\n{with_parts(texts[1], [(each, names[0]) for each in uses[1]])}")
     name = _new_name(both[0], _names(nodes[0]) | _names(nodes[1]) | between)
@@ -96,42 +109,46 @@ def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) 
 def handed_on(source: OwnSource, inner: Frame, caller: Frame) -> Rewrite | None:
     """Return a statement of a method that the modules of a loop run, made once before it and handed to each."""
     loop, method, made = source.loop(caller), source.function(inner), source.statement(inner)
-    head, definition, call_line = source.statement(loop), source.statement(method), source.statement(caller)
-    name = _target(made)
-    if loop is None or method is None or call_line is None or inner.file != caller.file or not name.isidentifier():
+    definition, line, name = source.statement(method), source.statement(caller), _target(made)
+    is_known = loop is not None and method is not None and line is not None and name.isidentifier()
+    if not is_known or not isinstance(definition, ast.FunctionDef) or inner.file != caller.file:
         return None
-    if not isinstance(made, ast.Assign) or not isinstance(head, ast.For) or not isinstance(definition, ast.FunctionDef):
+    assert loop is not None
+    assert method is not None
+    assert line is not None
+    turns, call = _turns(source.statement(loop)), source.text(caller)
+    calls = [each for each in ast.walk(line) if isinstance(each, ast.Call) and ast.unparse(each.func) in turns]
+    given = _given(call, calls[0], definition, turns[ast.unparse(calls[0].func)]) if len(calls) == 1 else None
+    computed = _computed(source, inner, method, given, source.binds(loop)) if given is not None else None
+    if given is None or computed is None:
         return None
-    turns, changes = _turns(head), source.binds(loop)
-    calls = [
-        each
-        for each in ast.walk(call_line)
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in turns
-    ]
-    given = _given(source.text(caller), calls[0], definition) if len(calls) == 1 else None
-    if given is None:
-        return None
-    given[definition.args.args[0].arg] = turns[ast.unparse(calls[0].func)]
-    computed = _segment(source.text(inner), made.value)
-    parts, local = [], source.binds(method)
-    for each in ast.walk(ast.parse(computed, mode="eval")):
-        if isinstance(each, ast.Name) and each.id in local | given.keys():
-            new = given.get(each.id, "")
-            if not new or _names(ast.parse(new)) & changes:
-                return None
-            parts.append((each, new))
-    call, around = source.text(caller), source.function(caller)
     before = f"{_block(source, loop, caller, call)}\n\n{source.text(method)}\n    {source.text(inner)}"
-    start = f"{name} = {with_parts(computed, parts)}{_ONCE}\n"
+    start = f"{name} = {computed}{_ONCE}\n"
     if given.get(name) == name:
         return Rewrite(before, start + _block(source, loop, caller, call))
-    new_head = _with_parameter(source.text(method), definition, name)
+    new_head, around = _with_parameter(source.text(method), definition, name), source.function(caller)
     if new_head is None or around is None or name in source.binds(around):
         return None
-    end = len(_segment(call, calls[0])) - 1
-    passing = _segment(call, calls[0])[:end].rstrip(", ") + f", {name}={name})"
+    passing = f"{_segment(call, calls[0])[:-1].rstrip(', ')}, {name}={name})"
     after = _block(source, loop, caller, with_parts(call, [(calls[0], passing)]))
     return Rewrite(before, f"{start}{after}\n\n{new_head}   # without line {inner.line}\n    ...")
+
+
+def _computed(
+    source: OwnSource, inner: Frame, method: Frame, given: Mapping[str, str], changes: frozenset[str]
+) -> str | None:
+    """Return what a statement of a method assigns, with what its caller passes; None if that is not known there."""
+    text = _segment(source.text(inner), getattr(source.statement(inner), "value", ast.Pass()))
+    local = source.binds(method) | given.keys()
+    changed = changes | {*source.stored(method.file, range(method.line + 1, inner.line))}
+    parts = []
+    for each in ast.walk(ast.parse(text, mode="eval")):
+        if isinstance(each, ast.Name) and each.id in local:
+            new = given.get(each.id, "")
+            if not new or each.id in changed - changes or _names(ast.parse(new)) & changes:
+                return None
+            parts.append((each, new))
+    return with_parts(text, parts)
 
 
 def without_gradients(source: OwnSource, line: Frame) -> Rewrite | None:
@@ -140,6 +157,36 @@ def without_gradients(source: OwnSource, line: Frame) -> Rewrite | None:
     if not _target(source.statement(line)):
         return None
     return Rewrite(text, f"with torch.no_grad():\n    {text}")
+
+
+def frozen_for(source: OwnSource, line: Frame) -> Rewrite | None:
+    """Return a statement that calls one model, which is frozen meanwhile."""
+    text, node = source.text(line), source.statement(line)
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)] if node is not None else []
+    models = {name for each in calls if (name := ast.unparse(each.func)).removeprefix("self.").isidentifier()}
+    models -= {*dir(builtins)}
+    if len(models) != 1 or not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr):
+        return None
+    (name,) = models
+    return Rewrite(text, f"{name}.requires_grad_(False)\n{text}\n{name}.requires_grad_(True)")
+
+
+def without_calls(source: OwnSource, line: Frame, method: str) -> Rewrite | None:
+    """Return a statement without the calls of a method that returns its object."""
+    text, node = source.text(line), source.statement(line)
+    calls = _outermost(node, lambda each: _called(each).endswith(f".{method}")) if node is not None else []
+    parts = [
+        (each, _segment(text, each.func.value))
+        for each in calls
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
+    ]
+    if not parts:
+        return None
+    return Rewrite(text, f"# {text}" if isinstance(node, ast.Expr) else with_parts(text, parts))
+
+
+def _called(node: ast.AST) -> str:
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
 def detached(source: OwnSource, made: Frame, used: Frame) -> Rewrite | None:
@@ -206,9 +253,9 @@ def _segment(text: str, node: ast.AST) -> str:
     return text.encode()[start:end].decode()
 
 
-def _turns(head: ast.For) -> Mapping[str, str]:
+def _turns(head: ast.stmt | None) -> Mapping[str, str]:
     """Return for each name of a loop's head what it is in the first turn: layers[0] of "for layer in layers"."""
-    return dict(_first_turn(head.target, head.iter))
+    return dict(_first_turn(head.target, head.iter)) if isinstance(head, ast.For) else {}
 
 
 def _first_turn(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, str]]:
@@ -222,14 +269,14 @@ def _first_turn(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, str]]:
                 yield from _first_turn(each, part)
 
 
-def _given(text: str, call: ast.Call, definition: ast.FunctionDef) -> dict[str, str] | None:
-    """Return what a call passes for the parameters of a method, as text; None if it cannot be told."""
-    names = [each.arg for each in definition.args.args][1:]
+def _given(text: str, call: ast.Call, definition: ast.FunctionDef, of: str) -> dict[str, str] | None:
+    """Return what a call of an object's method passes for its parameters, as text; None if it cannot be told."""
+    own, *names = [each.arg for each in definition.args.args] or [""]
     spread = any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords)
     if spread or definition.args.vararg or definition.args.posonlyargs or len(call.args) > len(names):
         return None
     passed = dict(zip(names, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
-    return {name: _segment(text, value) for name, value in passed.items()}
+    return {own: of} | {name: _segment(text, value) for name, value in passed.items()}
 
 
 def _with_parameter(text: str, definition: ast.FunctionDef, name: str) -> str | None:

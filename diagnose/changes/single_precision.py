@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_PARAMETERS = {  # of what makes arrays
-    **dict.fromkeys(("np.zeros", "np.ones", "np.empty"), ("shape", "dtype")),
-    **dict.fromkeys(("np.array", "np.asarray", "np.ascontiguousarray"), ("object", "dtype")),
-    "np.full": ("shape", "fill_value", "dtype"),
+_PARAMETERS = {  # of NumPy's functions that make arrays
+    **dict.fromkeys(("zeros", "ones", "empty"), ("shape", "dtype")),
+    **dict.fromkeys(("array", "asarray"), ("object", "dtype")),
+    "full": ("shape", "fill_value", "dtype"),
 }
 _TAKES_OVER = frozenset({"torch.from_numpy", "torch.as_tensor", "torch.tensor"})
 _NARROW = {"float64": "float32", "double": "float32", "complex128": "complex64"}
@@ -60,16 +60,14 @@ def _edit(finding: Finding) -> EditedCall | None:
     text = text_of(call) if call is not None else ""
     if call is None or not text:
         return None
-    if finding.facts.get("source") == "kept" or text.startswith("torch."):
+    if finding.facts.get("is_tensor"):
         return EditedCall(call, f"{_whole(text)}.float()")
     made = parsed_call(text)
     name = ast.unparse(made.func) if made is not None else ""
     numpy, _, function = name.partition(".")
-    if numpy not in ("np", "numpy"):
-        return None
-    parameters = _PARAMETERS.get(f"np.{function}", ())
+    parameters = _PARAMETERS.get(function, ()) if numpy in ("np", "numpy") else ()
     if not parameters:
-        return EditedCall(call, f"{_whole(text)}.astype({numpy}.float32)")
+        return EditedCall(call, f'{_whole(text)}.astype("float32")')
     after, why = set_arguments(text, {"dtype": Expression(f"{numpy}.float32")}, parameters=parameters)
     return None if why else EditedCall(call, after)
 
@@ -89,10 +87,9 @@ def narrowed(text: str) -> str:
 
 
 def _narrower(text: str, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    if isinstance(node, ast.Attribute) and node.attr in _NARROW and isinstance(node.value, ast.Name):
-        if node.value.id in ("torch", "np", "numpy"):
-            yield node, f"{node.value.id}.{_NARROW[node.attr]}"
-            return
+    if isinstance(node, ast.Attribute) and node.attr in _NARROW and ast.unparse(node.value) in ("torch", "np", "numpy"):
+        yield node, f"{ast.unparse(node.value)}.{_NARROW[node.attr]}"
+        return
     if isinstance(node, ast.Constant) and node.value == "float64":
         yield node, '"float32"'
     if isinstance(node, ast.Call):

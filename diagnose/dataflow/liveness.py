@@ -8,6 +8,7 @@ operator read them, the record of what made them is there, but it is not certain
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,8 @@ from diagnose.dataflow.graph import Graph, Work, components, plain_name
 from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator
 
 __all__ = ["DeadWork", "dead_work"]
+
+METHOD = "forward"  # of a module
 
 
 class DeadWork(NamedTuple):
@@ -38,6 +41,8 @@ class DeadWork(NamedTuple):
     below: str = ""  # the module that needs no gradient of its input, if all below is frozen; "" if not known
     asked_line: Frame | None = None  # that asks for the gradient of a value, for whose sake the pass goes on
     is_apart: bool = False  # nothing that ``value_line`` calls needs a gradient
+    unused: tuple[str, ...] = ()  # parameters whose gradients are all that is dead: another backward pass trains them
+    call_line: Frame | None = None  # that calls the modules which have them
 
 
 class _Place(NamedTuple):
@@ -55,7 +60,8 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     with_gradients = not _optimizers_ran(graph)
     surely_live, live = (_live(graph, with_gradients=each) for each in (True, with_gradients))
     writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
-    changed = {value.name for one, value in writes if one.phase == "optimizer"}
+    updated = [value for one, value in writes if one.phase == "optimizer"]
+    changed, storages = {value.name for value in updated}, {value.storage for value in updated}
     stacks = _needed_stacks(graph, live)
     frozen: dict[_Place, set[str]] = {}
     found: dict[_Place, list[int]] = {}
@@ -81,35 +87,49 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
             parameters=tuple(sorted(frozen[place])) * place.is_frozen,
         )
         goes_on = place.kind == "gradient" and not place.is_frozen
-        records.append(_with_source(graph, record, live, changed) if goes_on else record)
-    partly = _partly_dead(graph, live, surely_live, changed, with_gradients=with_gradients)
+        records.append(_with_source(graph, record, live, storages) if goes_on else record)
+    partly = _partly_dead(graph, live, surely_live, storages, with_gradients=with_gradients)
     return tuple(sorted((*records, *partly), key=lambda one: -one.work.share * one.avoidable))
 
 
-def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[str]) -> DeadWork:
+def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[int]) -> DeadWork:
     """Return a record of gradients with what they are taken of: frozen parameters, or what has others."""
     rows = record.work.operators
     passed = {i: one.forward for i in rows if (one := graph.operators[i]).forward >= 0}
-    dead = {i for i in passed.values() if live.isdisjoint(graph.backward[i])}
-    weights = {
-        i: [v for use in graph.operators[i].reads if (v := graph.values[use.value]).role == "parameter"] for i in dead
+    starts = [i for i in range(len(graph.operators)) if _starts_backward(graph.operators[i])]
+    passes = {bisect_right(starts, i) for i in rows}
+    needed_rows = {
+        i
+        for i in live
+        if not (one := graph.operators[i]).is_view and one.phase == "backward" and bisect_right(starts, i) in passes
     }
-    names = tuple(dict.fromkeys(value.name for i in sorted(dead, reverse=True) for value in weights[i]))
-    taken = any(
-        sorted(use.shape) == sorted(value.shape) and not graph.readers[use.value]
-        for i in rows
-        for value in weights.get(passed.get(i, -1), ())
+    dead = {i for i in passed.values() if needed_rows.isdisjoint(graph.backward[i])}
+    weights = {
+        i: [v for use in graph.operators[i].reads if (v := graph.values[use.value]).role == "parameter"]
+        for i in {*passed.values()}
+    }
+    through = [value for i in sorted(dead, reverse=True) for value in weights[i]]
+    taken = [
+        value.name
+        for i in passed
+        for value in weights[passed[i]]
         for use in graph.operators[i].writes
-    )
-    if taken or not changed.isdisjoint(names):
+        if sorted(use.shape) == sorted(value.shape) and live.isdisjoint(graph.readers[use.value])
+    ]
+    if taken and not dead:
+        stack = graph.operators[rows[0]].stack
+        outside = next((n for n in range(len(stack), 0, -1) if stack[n - 1].function == METHOD), 0)
+        return record._replace(unused=tuple(dict.fromkeys(taken)), call_line=next(iter(stack[outside:]), None))
+    if taken or not changed.isdisjoint(value.storage for value in through):
         return record
+    names = tuple(dict.fromkeys(value.name for value in through))
     needed = (
         made for i in rows for v in graph.needs[i] if (made := graph.values[v].producer) >= 0 and made not in rows
     )
     modules = (graph.operators[i].module for i in needed if graph.operators[i].phase == "backward")
     before = _before(graph, {i for i in passed.values() if i >= 0})
     asks = (one.place for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before)
-    live_stacks = (one.stack for i in live if (one := graph.operators[i]).phase == "backward")
+    live_stacks = (graph.operators[i].stack for i in needed_rows)
     return record._replace(
         frozen=names,
         below=_largest_apart(next(modules, ""), names),
@@ -138,7 +158,7 @@ def _largest_apart(module: str, names: tuple[str, ...]) -> str:
 
 
 def _partly_dead(
-    graph: Graph, live: set[int], surely_live: set[int], changed: set[str], *, with_gradients: bool
+    graph: Graph, live: set[int], surely_live: set[int], changed: set[int], *, with_gradients: bool
 ) -> Iterator[DeadWork]:
     """Yield the needed operators of the backward pass that make a product which is not needed beside one that is.
 
@@ -184,8 +204,11 @@ def _parting(one: Operator, other: Operator) -> tuple[Frame | None, Frame | None
 def _start_of_backward(graph: Graph, i: int) -> Operator:
     """Return the operator that makes the first gradient of an operator's backward pass."""
     before = (graph.operators[j] for j in range(i, -1, -1))
-    starts = (one for one in before if one.forward < 0 and plain_name(one.name) == "ones_like")
-    return next(starts, graph.operators[i])
+    return next(filter(_starts_backward, before), graph.operators[i])
+
+
+def _starts_backward(one: Operator) -> bool:
+    return one.forward < 0 and plain_name(one.name) == "ones_like"
 
 
 def _result(graph: Graph, group: list[int], stacks: set[tuple[Frame, ...]]) -> _Place:

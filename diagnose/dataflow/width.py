@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, is_product
-from diagnose.model.dataflow import Frame
+from diagnose.model.dataflow import TAKES_OVER, Frame
 
 __all__ = ["TooWide", "narrows_inputs", "too_wide"]
 
@@ -30,6 +30,7 @@ class TooWide(NamedTuple):
     )
     names: tuple[str, ...] = ()  # of parameters and buffers that are wide
     shapes: tuple[tuple[int, ...], ...] = ()  # of wide values that come with the step
+    input_line: Frame | None = None  # that makes a tensor of what comes with the step
 
 
 def too_wide(graph: Graph) -> tuple[TooWide, ...]:
@@ -70,13 +71,17 @@ def _double(graph: Graph) -> Iterator[TooWide]:
     for group in components(graph, wide):
         read = dict.fromkeys(use.value for i in group for use in graph.operators[i].reads if use.dtype in _WIDE)
         chosen = [value for each in read if (value := graph.values[each]).role in _CHOSEN]
-        shapes = tuple(graph.values[each].shape for each in read if graph.comes_in(each))
+        inputs = {each for each in read if graph.comes_in(each)}
+        shapes = tuple(graph.values[each].shape for each in read if each in inputs)
         source: Literal["made", "input", "kept"] = "kept" if chosen else "input" if shapes else "made"
         names = tuple(value.name for value in chosen if value.name)
+        taken = (o.place for o in graph.operators if o.name == TAKES_OVER and o.reads[0].value in inputs)
+        brought = (graph.made_at(each) for each in inputs)
+        input_line = next((line for line in (*taken, *brought) if line is not None), None)
         leaving = _leaving(graph, group)
         use_line = graph.operators[leaving[0]].place if leaving else None
         first, work = graph.operators[group[0]].place, graph.work(group)
-        yield TooWide("float64", work, first, use_line, not chosen, source, names, shapes)
+        yield TooWide("float64", work, first, use_line, not chosen, source, names, shapes, input_line)
 
 
 def _single(graph: Graph) -> Iterator[TooWide]:

@@ -1,4 +1,4 @@
-"""The user's statements as a capture holds them: single ones by their lines, and the loops and functions around them."""
+"""The user's statements as a capture holds them, by their lines, and the loops and functions around them."""
 
 from __future__ import annotations
 

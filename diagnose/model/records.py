@@ -339,6 +339,7 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     is_written: bool = False  # its result is changed after it was made
     used: float = 1.0  # share of its results that samples use: what they cut off need not be computed
     is_wide: bool = False  # the result is an array of 64-bit floats
+    is_tensor: bool = False  # that array is a tensor
     padded_to: Count = 0  # it is the first to make rows of this length that have one number at an end, or at both
 
 

@@ -8,7 +8,6 @@ more often from step to step, as with hooks that each step adds, all that the st
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.model.own_source import OwnSource
-from diagnose.model.records import CallRecord
+from diagnose.model.records import CallRecord, ExpressionRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
@@ -45,7 +44,7 @@ class Flow(NamedTuple):
     lines: Mapping[int, Frame] = MappingProxyType({})  # of the window's operators; in the backward pass the forward's
     padded_to: frozenset[int] = frozenset()  # lengths that loading is known to pad samples to
     source: OwnSource = OwnSource()
-    wide: tuple[tuple[CallRecord, tuple[int, ...]], ...] = ()  # what makes 64-bit floats for the step, with its shape
+    wide: tuple[tuple[CallRecord, ExpressionRecord], ...] = ()  # what makes 64-bit floats for the step
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -99,10 +98,10 @@ def flow_of(t: Tables) -> Flow | None:
     lines = {row: place for place, rows in placed if place is not None for row in rows}
     padded_to = frozenset(one.padded_to for one in loaded if one.padded_to)
     source = OwnSource(t.capture.lines, t.capture.loops, t.capture.functions, t.capture.bound)
-    results = {one.text: one.what.partition("(")[2] for one in loaded}
     made = t.capture.info.wide if t.capture.info is not None else ()
-    wide = tuple((one, tuple(map(int, re.findall(r"\d+", results.get(one.name, ""))))) for one in made)
-    return Flow(t.analyses, joined, lines, padded_to, source, wide)
+    buffer = ExpressionRecord(file="", line=0, is_tensor=True)
+    wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
+    return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide))
 
 
 def _varying(flow: Dataflow) -> set[_Key]:

@@ -174,16 +174,16 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         for more in (
             {}, {"kind": "result"}, {"is_frozen": True, "modules": "layer"}, {"below": "layer"},
             {"below": "layer", "rewrite": written(without_gradients, "h = model(x)")},
-            {"is_asked": True, "rewrite": {"before": "x.requires_grad_()", "after": "# x.requires_grad_()   # leave it out"}},
+            {"is_asked": True, "rewrite": {"before": "x.requires_grad_()", "after": "# x.requires_grad_()"}},
             {"rewrite": written(detached, "h = model(x)", "loss = criterion(discriminator(h), zeros)")},
         )
     ),
     "too-wide": (
-        {}, {"kind": "float32"}, {"source": "kept", "names": ["window", "mean", "scale", "shift"]},
-        {"source": "kept", "names": ["window"], "made": {**MADE_WIDE, "lines": ["window = weight * 2"], "end": (12, 19)}},
+        {}, {"kind": "float32"}, {"names": ["window", "mean", "scale", "shift"]},
+        {"names": ["w"], "made": {**MADE_WIDE, "lines": ["window = weight * 2"], "end": (12, 19)}, "is_tensor": True},
         *(
-            {"source": "input", "made": {**MADE_WIDE, "lines": [f"values = {made}"], "end": (12, 9 + len(made))}}
-            for made in ("np.zeros((2, 4), dtype=float)", "np.random.rand(4)", "torch.from_numpy(array)", "array * 2")
+            {"is_tensor": "torch" in made, "made": {**MADE_WIDE, "lines": [f"values = {made}"], "end": (12, 9 + len(made))}}
+            for made in ("np.zeros((2, 4), dtype=float)", "np.random.rand(4)", "torch.from_numpy(array)")
         ),
     ),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
@@ -209,7 +209,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
             {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)")},
             {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)[each]")},
             {"with_gradients": True, "rewrite": written(kept, "h = model(x)", "loss = criterion(model(x), y)")},
-            {"with_gradients": True, "rewrite": written(kept, "score = model(x).sum()", "loss = criterion(model(x), y)")},
+            {"with_gradients": True, "rewrite": written(kept, "h = model(x).sum()", "loss = criterion(model(x), y)")},
             {"is_parametrized": True, "rewrite": written(cached, "for each in (0, 1):", "h = model(x)")},
         )
     ),

@@ -20,7 +20,7 @@ from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, Attribute, Call, Sc
 from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line
-from diagnose.model.dataflow import ASKS_FOR_GRADIENT
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT, TAKES_OVER
 
 _MASKS = frozenset({torch.bool, torch.uint8})
 _now, _row = time.perf_counter_ns, tuple.__new__  # the latter is what the class of a named tuple calls
@@ -234,10 +234,14 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Note that something is about to read these tensors whose operators are not seen."""
         self._note_outside(self._outside(name), Call(tensors, [], [], []))
 
-    def note_asked(self, tensor: torch.Tensor) -> None:
+    def note_asked(self, tensor: object) -> None:
         """Note that Python has asked for the gradient of a tensor that is no parameter: a view of it."""
-        if tensor.requires_grad and type(tensor) is torch.Tensor:
+        if type(tensor) is torch.Tensor and tensor.requires_grad:
             self._note_outside(self._outside(ASKS_FOR_GRADIENT), Call([tensor], [], [], []), tensor)
+
+    def note_array(self, tensor: torch.Tensor) -> None:
+        """Note that Python has made a tensor of an array: a view of what comes in."""
+        self._note_outside(self._outside(TAKES_OVER), Call([tensor], [], [], []), tensor)
 
     def _outside(self, name: str) -> Schema:
         """Return the schema of something that is no operator."""

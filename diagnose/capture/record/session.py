@@ -26,8 +26,8 @@ from diagnose.capture.record.sampler import is_users_file, place_of, users_frame
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.capture.record.wide_sources import WideSources
 from diagnose.capture.record.taken import Taken
+from diagnose.capture.record.wide_sources import WideSources
 from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener

@@ -1,4 +1,4 @@
-"""Finds the user's expressions that make 64-bit floats for the step, so that a change of them can be printed as a diff."""
+"""Finds the user's expressions that make 64-bit floats for the step, so that a diff can change them."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ class WideSources:
         """Yield what the class around a line registers as a buffer of this name."""
         for node in self._tree(file):
             if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
-                for call in ast.walk(node):
-                    if isinstance(call, ast.Call) and _last_name(call.func) == "register_buffer" and len(call.args) > 1:
-                        if _may_be(call.args[0], name):
-                            yield call.args[1]
+                calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) > 1)
+                registering = (call for call in calls if _last_name(call.func) == "register_buffer")
+                yield from (call.args[1] for call in registering if _may_be(call.args[0], name))
 
     def _record(self, name: str, file: str, node: ast.expr) -> CallRecord | None:
         """Return what is taken down of an expression, None for one with a credential in its lines."""
