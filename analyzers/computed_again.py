@@ -8,7 +8,8 @@ Why it costs
     The second computation costs the same again, with its backward pass.
 
 What to do
-    Keep the first result and use it in both places.
+    Keep the first result and use it in both places. Hand it to the layers that need it. Compute parametrized weights
+    under `torch.nn.utils.parametrize.cached()`.
 
 How sure
     High. Needs `diagnose trace`.

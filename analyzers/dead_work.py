@@ -9,7 +9,8 @@ Why it costs
 
 What to do
     Remove the work, or run it only in the steps that read it. Call `detach()` on the output of a model that the loss
-    must not train. Freeze parameters with `requires_grad_(False)`.
+    must not train. Freeze parameters with `requires_grad_(False)`. Do not ask for the gradient of an input below frozen
+    layers.
 
 How sure
     High, unless only other steps read the result, such as every hundredth. Needs `diagnose trace`.

@@ -57,7 +57,7 @@ CHAINS = (
 TURNS = ("gc-pause", "python-stall", "off-cpu", "data-stall", "")
 
 NOT_KNOWN = NONE._asdict()
-MADE_WIDE = {"name": "", "file": "data.py", "first": 12, "begin": (12, 9), "parameters": (), "spread": ()}
+MADE_WIDE = {"name": "", "file": "data.py", "first": 12, "begin": (12, 4), "parameters": (), "spread": ()}
 
 
 def written(rewrite: Callable[..., Rewrite | None], first: str, second: str = "") -> Mapping[str, str]:
@@ -180,9 +180,9 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "too-wide": (
         {}, {"kind": "float32"}, {"names": ["window", "mean", "scale", "shift"]},
-        {"names": ["w"], "made": {**MADE_WIDE, "lines": ["window = weight * 2"], "end": (12, 19)}, "is_tensor": True},
+        {"names": ["w"], "made": {**MADE_WIDE, "lines": ["h = weight * 2"], "end": (12, 14)}, "is_tensor": True},
         *(
-            {"is_tensor": "torch" in made, "made": {**MADE_WIDE, "lines": [f"values = {made}"], "end": (12, 9 + len(made))}}
+            {"is_tensor": "torch" in made, "made": {**MADE_WIDE, "lines": [f"h = {made}"], "end": (12, 4 + len(made))}}
             for made in ("np.zeros((2, 4), dtype=float)", "np.random.rand(4)", "torch.from_numpy(array)")
         ),
     ),

@@ -1,6 +1,7 @@
 """The same operator on the same contents: in one step, and in both steps from values that are known to be the same."""
 
 from diagnose.dataflow.repeats import computed_again, constant_work
+from diagnose.model.dataflow import Frame
 from tests.dataflow.table import Table, lines
 
 
@@ -208,3 +209,18 @@ def test_what_no_sample_tells_apart_is_constant_if_it_is_made_alike():
         t.op("eye", shape=(99, 99), attributes=f"n={t.step}", line=3, content="eye", facts=hidden)
     (found,) = constant_work(t.graph())
     assert len(found.work.operators) == 2
+
+
+def test_what_each_module_computes_has_the_method_and_its_caller():
+    t = Table()
+    x = t.value(4, 4)
+    calls = (Frame("net.py", 57, "forward"), Frame("net.py", 75, "forward"), Frame("net.py", 94, "train"))
+    for layer in range(3):
+        made = t.op("cdist", x, stack=(Frame("net.py", 39, "knn"), *calls), module=f"layers.{layer}", content="y")
+        t.roots.add(t.op("mul", made, t.value(4, 4), stack=(Frame("net.py", 58, "forward"), *calls[1:])).value)
+    (found,) = computed_again(t.graph())
+    assert (found.inner, found.callers, found.is_whole) == (calls[0], calls[1:], True)
+    assert found.modules == ("layers.0", "layers.1", "layers.2")
+    t.op("cdist", t.value(4, 4), stack=(Frame("net.py", 39, "knn"), *calls), module="layers.3")
+    (found,) = computed_again(t.graph())
+    assert not found.is_whole  # another call of the line computes something else

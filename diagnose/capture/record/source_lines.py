@@ -376,8 +376,9 @@ class SourceLines:
                         each.lines.setdefault(str(head), _line_of(source, head))
                         heads.add(head)
             for first, last in statements:
-                if first <= line <= last or first in heads:
+                if first <= line <= last:
                     each.statements[str(first)] = last
+                if first <= line <= last or first in heads:
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
         return {"files": {name: each._asdict() for name, each in found.items()}}
