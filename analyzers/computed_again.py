@@ -9,7 +9,8 @@ Why it costs
     The second computation costs the same again, with its backward pass.
 
 What to do
-    Keep the first result and use it in both places. Sum the losses and call `backward()` once.
+    Keep the first result and use it in both places. Hand it to the layers that need it. Compute parametrized weights
+    under `torch.nn.utils.parametrize.cached()`. Sum the losses and call `backward()` once.
 
 How sure
     High. Needs `diagnose trace`.
@@ -22,6 +23,9 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.rewrite import NONE, Rewrite, cached, handed_on, hoisted, kept
+from diagnose.dataflow.repeats import ComputedAgain
+from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -39,14 +43,13 @@ _REUSE = Advice(
     id="reuse-result",
     title="Keep the result instead of computing it again{there}",
     numerics=identical(),
-    after="""with torch.no_grad():
-    targets = teacher(x)               # once, before the loop over the minibatches
-for rows in torch.randperm(len(x)).split(32):
-    loss = criterion(model(x[rows]), targets[rows])""",
+    before="{rewrite.before}",
+    after="{rewrite.after}",
     needs="memory for the result, until its last use",
     least=0.6,  # what the calls share with the one that stays, as its derivatives, may grow by a part
     when=of_kind("repeated"),
 )
+_ADDED = rounding("gradients of one call are added in another order")
 ADVICE = (
     Advice(
         id="one-backward",
@@ -60,13 +63,14 @@ torch.stack(losses).sum().backward()   # once, after the last of them: no retain
     ),
     replace(
         _REUSE,
-        numerics=rounding("gradients of one call are added in another order"),
-        after="""outputs = model(x)                   # once; the loss and all that is computed of the outputs use it
-loss = criterion(outputs, y)
-hits = outputs.detach().argmax(1) == labels
-loss.backward()                      # once, of the sum of all losses: it frees what the outputs need
-# derivatives: all that are wanted of one call
-# u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)""",
+        title="Compute parametrized weights once for all uses in a pass{there}",
+        numerics=_ADDED,
+        needs="weights that do not change within the block: no optimizer's step in it",
+        when=lambda f, _: f.facts.get("is_parametrized"),
+    ),
+    replace(
+        _REUSE,
+        numerics=_ADDED,
         needs="memory for the result, until its last use; one backward pass for all that uses it, and before that no "
         "change in place of the result or the weights",
         when=lambda f, _: f.facts.get("with_gradients") and f.facts.get("kind") != "backward",
@@ -88,10 +92,28 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"
             if one.value_line == one.use_line:
                 again = f"the same several times at {at(one.use_line)}"
+            if len(one.modules) > 1 and one.inner is not None:
+                again = f"the same in each of {', '.join(one.modules[:4])}, at {at(one.inner)}"
             title = "Operators compute again what the step has computed"
             lines = (one.use_line, one.value_line, *one.work.lines)
-            facts = {"kind": one.kind, "with_gradients": one.with_gradients}
+            facts = {"kind": one.kind, "with_gradients": one.with_gradients, "is_parametrized": one.is_parametrized}
+            facts["rewrite"] = _rewrite(flow.source, one) or NONE
             yield Avoidable(title, f"The step computes {again}.", one.work, lines, facts)
+
+
+def _rewrite(source: OwnSource, one: ComputedAgain) -> Rewrite | None:
+    """Return the user's statements with the result kept, in the form that what calls them has."""
+    if one.value_line is None or one.use_line is None:
+        return None
+    if one.is_parametrized:
+        return cached(source, one.value_line, one.use_line)
+    if one.value_line != one.use_line:
+        return kept(source, one.value_line, one.use_line, is_kept_first=one.is_kept_first) if one.callers else None
+    if not one.is_whole:
+        return None
+    if one.inner is not None:
+        return handed_on(source, one.inner, one.callers[0]) if one.callers else None
+    return hoisted(source, one.use_line)
 
 
 _RULE = AvoidableRule(META, detect)

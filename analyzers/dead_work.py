@@ -9,7 +9,8 @@ Why it costs
 
 What to do
     Remove the work, or run it only in the steps that read it. Leave a term out while its coefficient is 0. Call
-    `detach()` on the output of a model that the loss must not train. Freeze parameters with `requires_grad_(False)`.
+    `detach()` on the output of a model that the loss must not train. Freeze parameters with `requires_grad_(False)`. Do
+    not ask for the gradient of an input below frozen layers.
 
 How sure
     High, unless only other steps read the result, such as every hundredth. Needs `diagnose trace`.
@@ -17,12 +18,15 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, in_training, of_kind
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.rewrite import NONE, Rewrite, detached, frozen_for, without_calls, without_gradients
+from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.diagnosis import Confidence
+from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -36,14 +40,13 @@ META = RuleMeta(
     needs=("data flow",),
     former=(("gradient", "discarded-gradients"), ("result", "work-without-gradients")),
 )
+MAX_NAMED = 3
 _DETACH = Advice(
     id="detach-inputs",
     title="Detach what the other model made: its gradients are cleared unused",
     numerics=identical(),
-    before="fake = generator(noise)\nloss = criterion(discriminator(fake), zeros)",
-    after="""fake = generator(noise)
-loss = criterion(discriminator(fake.detach()), zeros)   # the generator's own loss keeps `fake`
-# or make it under torch.no_grad(), where no other loss needs it""",
+    before="{rewrite.before}",
+    after="{rewrite.after}",
     watch="Detach only where that model's own optimizer does not step on this loss.",
     when=lambda f, p: f.facts.get("kind") not in ("result", "zero factor") and in_training(f, p),
     least=0.8,  # of the unused functions of the pass: the first of them may be needed
@@ -63,13 +66,25 @@ if coefficient != 0:   # the term is computed only if it counts
     ),
     replace(
         _DETACH,
-        title="Freeze the layers that no optimizer updates, or run them without gradients",
-        before="",
-        after="""model.requires_grad_(False)            # the layers that no optimizer has; then those that train:
-model.layer.requires_grad_(True)
-# or call the frozen part under torch.no_grad()""",
+        title="Freeze {modules} with requires_grad_(False): no optimizer updates them",
         needs="layers that come before all that train",
         when=lambda f, p: f.facts.get("is_frozen") and in_training(f, p),
+    ),
+    replace(
+        _DETACH,
+        title="Freeze {modules} for the loss{at}, which does not train them",
+        when=lambda f, p: f.facts.get("is_unused") and in_training(f, p),
+    ),
+    replace(
+        _DETACH,
+        title="Leave out requires_grad_(){at}: nothing below it trains",
+        needs="no reentrant checkpoint, which needs an input with a gradient",
+        when=lambda f, p: f.facts.get("is_asked") and in_training(f, p),
+    ),
+    replace(
+        _DETACH,
+        title="Run what is below {below} without gradients{at}: nothing there trains",
+        when=lambda f, p: f.facts.get("below") and in_training(f, p),
     ),
     _DETACH,
 )
@@ -85,10 +100,16 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
                 f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}{more}, and no "
                 "optimizer updates them."
             )
+        elif one.unused:
+            title = "The backward pass computes gradients of parameters that are cleared unused"
+            text = f"The backward pass of {at(one.call_line)} computes gradients of {modules_of(one.unused)}, and they "
+            text += "are cleared unused."
         elif one.kind == "gradient":
             title = "The backward pass goes on into operators whose gradients nothing uses"
             used, made = at(one.use_line), at(one.value_line)
             text = f"Gradients go from {used} back through {made}, and no optimizer reads them."
+            if one.frozen and one.below:
+                text = f"Gradients go from {one.below} back to {modules_of(one.frozen[-1:])}, and nothing there trains."
         elif one.kind == "zero factor":
             title = "Operators compute a term that is multiplied by zero"
             text = f"What {at(one.value_line)} computes is multiplied by zero at {at(one.use_line)}."
@@ -98,11 +119,38 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = "Operators compute a result that nothing uses"
             text = f"Nothing reads what {at(one.value_line)} makes."
         is_first = one.kind == "gradient" or one.value_line not in one.work.lines
-        lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
+        lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines
-        facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
+        facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
+        facts |= {"is_frozen": bool(one.parameters), "is_unused": bool(one.unused)}
+        facts |= {
+            "modules": modules_of((*one.parameters, *one.unused)),
+            "is_asked": one.asked_line is not None,
+            "below": one.below,
+        }
+        facts["rewrite"] = _rewrite(flow.source, one) or NONE
         sure: Confidence = "high" if one.is_certain else "low"
         yield Avoidable(title, text, one.work, lines, facts, one.avoidable, sure, with_inner=one.with_inner)
+
+
+def _rewrite(source: OwnSource, one: DeadWork) -> Rewrite | None:
+    """Return the user's statement that starts the gradients, without them."""
+    if one.asked_line is not None:
+        return without_calls(source, one.asked_line, "requires_grad_")
+    if one.unused:
+        return frozen_for(source, one.call_line) if one.call_line is not None else None
+    if one.kind != "gradient" or one.value_line is None or one.use_line is None or one.value_line == one.use_line:
+        return None
+    if one.below and one.is_apart:
+        return without_gradients(source, one.value_line)
+    return detached(source, one.value_line, one.use_line)
+
+
+def modules_of(parameters: Sequence[str]) -> str:
+    """Return the modules of some parameters, three by name."""
+    found = list(dict.fromkeys(name.rpartition(".")[0] or name for name in parameters))
+    more = f" and {len(found) - MAX_NAMED:,} more modules" if len(found) > MAX_NAMED else ""
+    return ", ".join(found[:MAX_NAMED]) + more
 
 
 _RULE = AvoidableRule(META, detect)

@@ -273,7 +273,7 @@ def assert_presentable(p: Prescription) -> None:
     """Check what holds for every prescription; a new verb is added to VERB."""
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", p.id)
     assert VERB.match(p.title), "an imperative"
-    assert p.after or p.id in SENTENCES
+    assert p.after or not p.before or p.id in SENTENCES, "code, or a sentence alone"
     assert not p.title.endswith(".")
     assert p.safety.startswith(("same numbers", "may change the numbers: "))
     assert 0 <= p.saves_ns[0] <= p.saves_ns[1]

@@ -11,6 +11,7 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
+from diagnose.analyzers.common.rewrite import Rewrite, joined
 from diagnose.model.arrays import Floats
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
@@ -113,6 +114,8 @@ class AvoidableRule(NamedTuple):
         first, texts = parts[0], [one.text for one in parts[:3]]
         former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
         facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
+        if isinstance(first.facts.get("rewrite"), Rewrite):
+            facts["rewrite"] = joined([one.facts["rewrite"] for one in parts[:3]])._asdict()
         rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, lambda _t, _o: texts, facts)
         found = idle_finding(t, rule)
         if t.device_id >= 0:
@@ -229,7 +232,7 @@ def _in_loop(flow: Flow, one: Loop) -> Frame:
     A loop whose turns are chains is the outermost: those further in may go along the chain.
     """
     lines = one.called[::-1] if one.longest_chain == 1 else ()
-    within = (line for line in lines if any(a < line.line <= b for a, b in flow.loops.get(line.file, ())))
+    within = (line for line in lines if any(a < line.line <= b for a, b in flow.source.loops.get(line.file, ())))
     return next(within, one.line)
 
 

@@ -13,17 +13,19 @@ operator may have computed it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, components, plain_name, start_of_backward
-from diagnose.model.dataflow import Frame, Operator
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator
 
 __all__ = ["DeadWork", "dead_work"]
 
 _JOINS = frozenset({"add", "sub", "cat", "stack"})  # of zeros and others: not zero throughout
 _TIMES_ZERO = re.compile(r"\bother=-?0(\.0*)?(,|$)")
+METHOD = "forward"  # of a module
 
 Kind: TypeAlias = Literal["gradient", "result", "zero factor"]
 
@@ -46,6 +48,12 @@ class DeadWork(NamedTuple):
     parameters: tuple[str, ...] = ()  # of which gradients are taken, and which no optimizer changes
     avoidable: float = 1.0  # share of the operators' time
     with_inner: bool = False  # what these operators call goes whole: the sums of a bias's gradient
+    frozen: tuple[str, ...] = ()  # parameters that the gradient goes back through: none of them gets one
+    below: str = ""  # the module that needs no gradient of its input, if all below is frozen; "" if not known
+    asked_line: Frame | None = None  # that asks for the gradient of a value, for whose sake the pass goes on
+    is_apart: bool = False  # nothing that ``value_line`` calls needs a gradient
+    unused: tuple[str, ...] = ()  # parameters whose gradients are all that is dead: another backward pass trains them
+    call_line: Frame | None = None  # that calls the modules which have them
 
 
 class _Place(NamedTuple):
@@ -65,7 +73,8 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     surely_live, live = (_live(graph, zeros, with_gradients=each) for each in (True, with_gradients))
     reached = _live(graph, set(), with_gradients=with_gradients)  # what would be needed with another factor
     writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
-    changed = {value.name for one, value in writes if one.phase == "optimizer"}
+    updated = [value for one, value in writes if one.phase == "optimizer"]
+    changed, storages = {value.name for value in updated}, {value.storage for value in updated}
     stacks = _needed_stacks(graph, live)
     frozen: dict[_Place, set[str]] = {}
     found: dict[_Place, list[int]] = {}
@@ -86,20 +95,88 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
         place = place._replace(is_certain=surely_live.isdisjoint(group))
         found.setdefault(place, []).extend(group)
         frozen.setdefault(place, set()).update(names)
-    records = (
-        DeadWork(
+    records = []
+    for place, rows in found.items():
+        record = DeadWork(
             *(place.kind, graph.work(rows), place.value_line, place.use_line),
             draws=any(graph.operators[i].draws for i in rows),
             is_certain=place.is_certain,
             parameters=tuple(sorted(frozen[place])) * place.is_frozen,
         )
-        for place, rows in found.items()
-    )
-    partly = _partly_dead(graph, live, surely_live, with_gradients=with_gradients)
+        goes_on = place.kind == "gradient" and not place.is_frozen
+        records.append(_with_source(graph, record, live, storages) if goes_on else record)
+    partly = _partly_dead(graph, live, surely_live, storages, with_gradients=with_gradients)
     return tuple(sorted((*records, *partly), key=lambda one: -one.work.share * one.avoidable))
 
 
-def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gradients: bool) -> Iterator[DeadWork]:
+def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[int]) -> DeadWork:
+    """Return a record of gradients with what they are taken of: frozen parameters, or what has others."""
+    rows = record.work.operators
+    passed = {i: one.forward for i in rows if (one := graph.operators[i]).forward >= 0}
+    starts = [i for i in range(len(graph.operators)) if _starts_backward(graph.operators[i])]
+    passes = {bisect_right(starts, i) for i in rows}
+    needed_rows = {
+        i
+        for i in live
+        if not (one := graph.operators[i]).is_view and one.phase == "backward" and bisect_right(starts, i) in passes
+    }
+    dead = {i for i in passed.values() if needed_rows.isdisjoint(graph.backward[i])}
+    weights = {
+        i: [v for use in graph.operators[i].reads if (v := graph.values[use.value]).role == "parameter"]
+        for i in {*passed.values()}
+    }
+    through = [value for i in sorted(dead, reverse=True) for value in weights[i]]
+    taken = [
+        value.name
+        for i in passed
+        for value in weights[passed[i]]
+        for use in graph.operators[i].writes
+        if sorted(use.shape) == sorted(value.shape) and live.isdisjoint(graph.readers[use.value])
+    ]
+    if taken and not dead:
+        stack = graph.operators[rows[0]].stack
+        outside = next((n for n in range(len(stack), 0, -1) if stack[n - 1].function == METHOD), 0)
+        return record._replace(unused=tuple(dict.fromkeys(taken)), call_line=next(iter(stack[outside:]), None))
+    if taken or not changed.isdisjoint(value.storage for value in through):
+        return record
+    names = tuple(dict.fromkeys(value.name for value in through))
+    needed = (
+        made for i in rows for v in graph.needs[i] if (made := graph.values[v].producer) >= 0 and made not in rows
+    )
+    modules = (graph.operators[i].module for i in needed if graph.operators[i].phase == "backward")
+    before = _before(graph, {i for i in passed.values() if i >= 0})
+    asks = (one.place for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before)
+    live_stacks = (graph.operators[i].stack for i in needed_rows)
+    return record._replace(
+        frozen=names,
+        below=_largest_apart(next(modules, ""), names),
+        asked_line=next(asks, None),
+        is_apart=record.value_line is not None and not any(record.value_line in stack for stack in live_stacks),
+    )
+
+
+def _before(graph: Graph, operators: set[int]) -> set[int]:
+    """Return the values that operators read, and those that these were made from."""
+    found, left = set[int](), [use.value for i in operators for use in graph.operators[i].reads]
+    while left:
+        value = left.pop()
+        if value not in found:
+            found.add(value)
+            one = graph.producer(value)
+            left += [use.value for use in one.reads] if one is not None else []
+    return found
+
+
+def _largest_apart(module: str, names: tuple[str, ...]) -> str:
+    """Return the outermost module around one that has none of these parameters."""
+    parts = module.split(".")
+    paths = (".".join(parts[: n + 1]) for n in range(len(parts)))
+    return next((path for path in paths if not any(f"{name}.".startswith(f"{path}.") for name in names)), module)
+
+
+def _partly_dead(
+    graph: Graph, live: set[int], surely_live: set[int], changed: set[int], *, with_gradients: bool
+) -> Iterator[DeadWork]:
     """Yield the needed operators of the backward pass that make a product which is not needed beside one that is.
 
     Of a convolution the gradients of input and weight take a product each; that of the bias takes little.
@@ -120,7 +197,9 @@ def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gr
         sums = [use.value for i in rows for use in graph.operators[i].writes if len(graph.values[use.value].shape) == 1]
         is_needed = any(_stays(graph, v, with_gradients) or not live.isdisjoint(graph.readers[v]) for v in sums)
         lines = place[1:3]
-        yield DeadWork("gradient", graph.work(rows), *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
+        work = graph.work(rows)
+        record = DeadWork("gradient", work, *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
+        yield _with_source(graph, record, live, changed)
 
 
 def _end_in_backward(graph: Graph, group: list[int]) -> tuple[Frame | None, Frame | None]:
@@ -137,6 +216,10 @@ def _parting(one: Operator, other: Operator) -> tuple[Frame | None, Frame | None
     """Return where the stacks of two operators part, from the outermost frame on; their lines if they are the same."""
     pairs = zip(reversed(one.stack), reversed(other.stack), strict=False)
     return next((pair for pair in pairs if pair[0] != pair[1]), (one.place, other.place))
+
+
+def _starts_backward(one: Operator) -> bool:
+    return one.forward < 0 and plain_name(one.name) == "ones_like"
 
 
 def _result(graph: Graph, group: list[int], stacks: set[tuple[Frame, ...]]) -> _Place:

@@ -14,7 +14,7 @@ are only added up are one pass that starts from the sum.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from diagnose.model.dataflow import Frame, Operator, Use
 
 __all__ = ["ComputedAgain", "ConstantWork", "computed_again", "constant_work", "repeats"]
 
+METHOD = "forward"  # of a module
 MAX_SAMPLED_ZEROS = 0.9  # of 256 elements: the other 25 tell contents apart
 
 
@@ -37,6 +38,12 @@ class ComputedAgain(NamedTuple):
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
     with_gradients: bool  # a backward pass goes through what is computed again
     starts: tuple[Frame | None, ...] = ()  # of backward passes: the lines that start them, in order
+    modules: tuple[str, ...] = ()  # the innermost ones that compute it, in the order in which they do
+    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call
+    callers: tuple[Frame, ...] = ()  # what calls both lines, or that method, innermost first; () if not the same
+    is_whole: bool = False  # whenever the line runs in the step, it computes the same
+    is_parametrized: bool = False  # by parametrizations of weights
+    is_kept_first: bool = True  # no backward pass goes through the first one alone: its result serves both
 
 
 class ConstantWork(NamedTuple):
@@ -83,7 +90,8 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
     for same, rows in groups.items():
         more = [k for i in rows for k in backward.get(i, ())] if same.kind == "repeated" else []
         with_gradients = any(graph.backward[i] for i in rows)
-        records.append(ComputedAgain(same.kind, graph.work([*rows, *more]), *same[1:], with_gradients))
+        record = ComputedAgain(same.kind, graph.work([*rows, *more]), *same[1:], with_gradients)
+        records.append(_with_calls(graph, record, {i: earlier[i] for i in rows}))
     records.extend(_passes_through_same(graph))
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
@@ -196,6 +204,34 @@ def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[i
     """Return the backward operators of those repeated ones whose first one has a backward pass as well."""
     pairs = {i: [[k for k in graph.backward[n] if k not in earlier] for n in (i, j)] for i, j in earlier.items()}
     return {i: mine for i, (mine, others) in pairs.items() if mine and others}
+
+
+def _with_calls(graph: Graph, record: ComputedAgain, pairs: dict[int, int]) -> ComputedAgain:
+    """Return a record with what calls its lines, told by the pair that takes longest."""
+    i = max(pairs, key=lambda each: graph.operators[each].host_ns)
+    one, other = graph.operators[i], graph.operators[pairs[i]]
+    rows = sorted({*pairs, *pairs.values()})
+    modules = tuple(dict.fromkeys(graph.operators[row].module for row in rows))
+    at = next((n for n, frame in enumerate(one.stack) if frame == record.use_line), len(one.stack))
+    inner = None
+    if len(modules) > 1 and record.value_line == record.use_line:
+        at = next((n for n in range(at, len(one.stack)) if one.stack[n].function == METHOD), len(one.stack))
+        inner = next(iter(one.stack[at : at + 1]), None)
+    alike = one.stack[at + 1 :] == other.stack[at + 1 :]
+    calls = Counter(_call(graph.operators[row]) for row in rows)
+    every = Counter(_call(graph.operators[row]) for row in graph.of_step(graph.last_step))
+    return record._replace(
+        modules=modules,
+        inner=inner,
+        callers=one.stack[at + 1 :] if alike else (),
+        is_whole=all(every[call] == num for call, num in calls.items()),
+        is_parametrized=all(".parametrizations." in f".{module}." for module in modules),
+        is_kept_first=not graph.backward[i] or bool(graph.backward[pairs[i]]),
+    )
+
+
+def _call(one: Operator) -> Hashable:
+    return one.name, one.phase, one.stack
 
 
 def _left_between(graph: Graph, first: int, again: int) -> Frame | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, is_product
-from diagnose.model.dataflow import Frame
+from diagnose.model.dataflow import TAKES_OVER, Frame
 
 __all__ = ["TooWide", "narrows_inputs", "too_wide"]
 
@@ -25,15 +25,26 @@ class TooWide(NamedTuple):
     value_line: Frame | None  # where the wide values come to be
     use_line: Frame | None  # where they become narrow
     is_certain: bool  # False if something wide comes in or lives on: a type that was chosen
+    source: Literal["made", "input", "kept"] = (
+        "made"  # of the wide values: an operator; they come with the step, or stay
+    )
+    names: tuple[str, ...] = ()  # of parameters and buffers that are wide
+    shapes: tuple[tuple[int, ...], ...] = ()  # of wide values that come with the step
+    input_line: Frame | None = None  # that makes a tensor of what comes with the step
 
 
 def too_wide(graph: Graph) -> tuple[TooWide, ...]:
     """Return what the last step computes too wide, the longest first."""
     merged: dict[tuple[object, ...], list[TooWide]] = defaultdict(list)
     for one in (*_double(graph), *_single(graph)):
-        merged[one._replace(work=Work((), 0.0, ()))].append(one)
+        merged[one._replace(work=Work((), 0.0, ()), names=(), shapes=())].append(one)
     joined = (
-        same[0]._replace(work=graph.work(i for one in same for i in one.work.operators)) for same in merged.values()
+        same[0]._replace(
+            work=graph.work(i for one in same for i in one.work.operators),
+            names=tuple(dict.fromkeys(name for one in same for name in one.names)),
+            shapes=tuple(dict.fromkeys(shape for one in same for shape in one.shapes)),
+        )
+        for same in merged.values()
     )
     return tuple(sorted(joined, key=lambda one: -one.work.share))
 
@@ -58,11 +69,19 @@ def _double(graph: Graph) -> Iterator[TooWide]:
     computing = (i for i in graph.of_step(graph.last_step) if graph.computes(i))
     wide = [i for i in computing if any(use.dtype in _WIDE for use in graph.operators[i].writes)]
     for group in components(graph, wide):
-        read = (graph.values[use.value] for i in group for use in graph.operators[i].reads if use.dtype in _WIDE)
-        is_chosen = any(value.role in _CHOSEN for value in read)
+        read = dict.fromkeys(use.value for i in group for use in graph.operators[i].reads if use.dtype in _WIDE)
+        chosen = [value for each in read if (value := graph.values[each]).role in _CHOSEN]
+        inputs = {each for each in read if graph.comes_in(each)}
+        shapes = tuple(graph.values[each].shape for each in read if each in inputs)
+        source: Literal["made", "input", "kept"] = "kept" if chosen else "input" if shapes else "made"
+        names = tuple(value.name for value in chosen if value.name)
+        taken = (o.place for o in graph.operators if o.name == TAKES_OVER and o.reads[0].value in inputs)
+        brought = (graph.made_at(each) for each in inputs)
+        input_line = next((line for line in (*taken, *brought) if line is not None), None)
         leaving = _leaving(graph, group)
         use_line = graph.operators[leaving[0]].place if leaving else None
-        yield TooWide("float64", graph.work(group), graph.operators[group[0]].place, use_line, not is_chosen)
+        first, work = graph.operators[group[0]].place, graph.work(group)
+        yield TooWide("float64", work, first, use_line, not chosen, source, names, shapes, input_line)
 
 
 def _single(graph: Graph) -> Iterator[TooWide]:

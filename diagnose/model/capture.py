@@ -32,6 +32,7 @@ from diagnose.model.events import Trace
 from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,
+    CallRecord,
     Count,
     DequeRecord,
     FileName,
@@ -91,6 +92,9 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     loader: LoaderRecord = LoaderRecord()
     optimizer: OptimizerRecord = OptimizerRecord()
     loaded: LoadedRecord = LoadedRecord()
+    wide: tuple[
+        CallRecord, ...
+    ] = ()  # what makes 64-bit floats for the step: of a buffer by its name, of samples by its text
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
@@ -213,6 +217,10 @@ class Capture:
     event_cost_error_ns: float = 0.0  # by which it may be less: the steps without it would be hardly longer
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
     loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
+    functions: Mapping[str, Loops] = field(default_factory=dict)  # of a file: the same of the functions around them
+    bound: Mapping[tuple[str, int], tuple[str, ...]] = field(
+        default_factory=dict
+    )  # names that a loop or function binds
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
     seeded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: draws by nothing but a seed
     deques: Mapping[str, tuple[DequeRecord, ...]] = field(default_factory=dict)  # of a file: where they are indexed

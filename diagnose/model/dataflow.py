@@ -10,11 +10,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["Dataflow", "Frame", "Operator", "Phase", "Role", "Use", "Value", "line_words"]
+__all__ = [
+    "ASKS_FOR_GRADIENT",
+    "TAKES_OVER",
+    "Dataflow",
+    "Frame",
+    "Operator",
+    "Phase",
+    "Role",
+    "Use",
+    "Value",
+    "line_words",
+]
 
 Phase: TypeAlias = Literal["forward", "backward", "optimizer", "other"]
 Role: TypeAlias = Literal["", "parameter", "buffer", "gradient", "optimizer state", "input", "constant", "state"]
 """What a value is to the program: "input" was not there in the step before, "constant" was, "state" outlives a step."""
+
+
+ASKS_FOR_GRADIENT = "python::requires_grad_"
+"""The name of what asks for the gradient of a value that is no parameter: an operator that makes a view."""
+
+TAKES_OVER = "python::from_numpy"
+"""The name of what makes a tensor of an array: an operator that makes a view of it."""
 
 
 class Frame(NamedTuple):

@@ -340,6 +340,7 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     used: float = 1.0  # share of its results that samples use: what they cut off need not be computed
     cut: tuple[str, Count, str] | None = None  # file, line and text of an expression that cuts them
     is_wide: bool = False  # the result is an array of 64-bit floats
+    is_tensor: bool = False  # that array is a tensor
     padded_to: Count = 0  # it is the first to make rows of this length that have one number at an end, or at both
 
 

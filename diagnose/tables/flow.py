@@ -20,6 +20,8 @@ from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
+from diagnose.model.own_source import OwnSource
+from diagnose.model.records import CallRecord, ExpressionRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
@@ -41,7 +43,8 @@ class Flow(NamedTuple):
     rows: tuple[Rows, ...]
     lines: Mapping[int, Frame] = MappingProxyType({})  # of the window's operators; in the backward pass the forward's
     padded_to: frozenset[int] = frozenset()  # lengths that loading is known to pad samples to
-    loops: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})  # by file: first and last line of statements
+    source: OwnSource = OwnSource()
+    wide: tuple[tuple[CallRecord, ExpressionRecord], ...] = ()  # what makes 64-bit floats for the step
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -94,7 +97,11 @@ def flow_of(t: Tables) -> Flow | None:
     placed = ((one.place, rows) for one, rows in zip(flow.operators, found, strict=True))
     lines = {row: place for place, rows in placed if place is not None for row in rows}
     padded_to = frozenset(one.padded_to for one in loaded if one.padded_to)
-    return Flow(t.analyses, joined, lines, padded_to, t.capture.loops)
+    source = OwnSource(t.capture.lines, t.capture.loops, t.capture.functions, t.capture.bound)
+    made = t.capture.info.wide if t.capture.info is not None else ()
+    buffer = ExpressionRecord(file="", line=0, is_tensor=True)
+    wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
+    return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide))
 
 
 def _varying(flow: Dataflow) -> set[_Key]:

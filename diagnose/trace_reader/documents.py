@@ -74,11 +74,13 @@ class _StepRows(msgspec.Struct, gc=False):
 class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
     loops: dict[int, int] = {}
+    functions: dict[int, int] = {}  # absent in recordings of earlier versions
+    bound: dict[int, tuple[str, ...]] = {}  # absent in recordings of earlier versions
     draws: list[int] = []
     seeded: list[int] = []  # absent in recordings of earlier versions
     deques: list[DequeRecord] = []  # absent in recordings of earlier versions
     statements: dict[int, int] = {}  # absent in recordings of earlier versions
-    functions: dict[int, str] = {}  # absent in recordings of earlier versions
+    texts: dict[int, str] = {}  # absent in recordings of earlier versions
     bindings: list[tuple[str, str, str]] = []  # absent in recordings of earlier versions
 
 
@@ -170,6 +172,8 @@ class SourceText(NamedTuple):
     seeded: dict[str, tuple[int, ...]]  # of a file: lines whose draws depend on nothing but a seed
     deques: dict[str, tuple[DequeRecord, ...]]  # of a file: where they are indexed
     statements: dict[str, dict[int, int]]  # of a file: the first line of a statement by each of its others
+    functions: dict[str, Loops]
+    bound: dict[tuple[str, int], tuple[str, ...]]  # names that a loop or function binds, by file and first line
     sources: dict[str, StoredSource]
 
     def first_line(self, file: str, line: int) -> int:
@@ -191,10 +195,12 @@ def read_lines(path: Path | Stored) -> SourceText:
         {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
         {name: tuple(file.deques) for name, file in stored.items() if file.deques},
         {name: _first_lines(file.statements) for name, file in stored.items() if file.statements},
+        {name: tuple(file.functions.items()) for name, file in stored.items() if file.functions},
+        {(name, line): names for name, file in stored.items() for line, names in file.bound.items()},
         {
-            name: StoredSource(tuple(file.functions.items()), tuple(Binding(*each) for each in file.bindings))
+            name: StoredSource(tuple(file.texts.items()), tuple(Binding(*each) for each in file.bindings))
             for name, file in stored.items()
-            if file.functions
+            if file.texts
         },
     )
 

@@ -86,7 +86,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
     flow = _optional(folder, info.dataflow_file, read_dataflow, notes)
-    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {}, {})
+    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {}, {}, {}, {})
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -99,8 +99,10 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         info=info,
         samples=samples and _samples_from_cwd(samples, info, source),
         run=run and _run_from_cwd(run, info, source),
-        lines={(_name_from_cwd(file, info), line): text for (file, line), text in source.lines.items()},
+        lines={(_name_from_cwd(file, info), line): text for (file, line), text in (source.lines | _wide(info)).items()},
         loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
+        functions={_name_from_cwd(file, info): each for file, each in source.functions.items()},
+        bound={(_name_from_cwd(file, info), line): names for (file, line), names in source.bound.items()},
         draws={_name_from_cwd(file, info): _firsts(source, file, draws) for file, draws in source.draws.items()},
         seeded={_name_from_cwd(file, info): _firsts(source, file, seeded) for file, seeded in source.seeded.items()},
         deques={
@@ -112,6 +114,12 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         sources={_name_from_cwd(file, info): each for file, each in source.sources.items()},
         dataflow=flow and _flow_from_cwd(flow, info),
     )
+
+
+def _wide(info: CaptureInfo) -> dict[tuple[str, int], str]:
+    """Return the lines with what makes 64-bit floats for the step."""
+    inside = (one for one in info.wide if 0 <= one.begin[0] - one.first < len(one.lines))
+    return {(one.file, one.begin[0]): one.lines[one.begin[0] - one.first].strip() for one in inside}
 
 
 def _firsts(source: SourceText, file: str, lines: Sequence[int]) -> tuple[int, ...]:

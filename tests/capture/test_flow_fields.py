@@ -1,5 +1,7 @@
 """What the recorded table says of small programs: operators, values, places, phases, roles, lives."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from diagnose.capture.dataflow.window import DataflowWindow
+from diagnose.capture.record.source_lines import SourceLines
+from diagnose.capture.record.wide_sources import WideSources
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT, TAKES_OVER
+from diagnose.model.records import LoadedRecord
 from tests.capture.flows import line_of, named, only, record_dataflow, value
 
 
@@ -278,3 +284,37 @@ def test_a_paused_window_records_no_more():
     flow = window.result()
     assert [operator.name for operator in flow.operators] == ["aten::ones"]
     assert flow.num_steps == 1
+
+
+def test_what_makes_a_tensor_of_an_array_and_asks_for_its_gradient_are_views_with_their_lines():
+    array = torch.ones(2).double().numpy()
+
+    def step():
+        x = torch.from_numpy(array)  # made
+        (x * 2).sum()
+        torch.ones(2).mul(3).requires_grad_().sum().backward()  # asked
+
+    flow = record_dataflow(step)
+    made, asked = only(flow, TAKES_OVER), only(flow, ASKS_FOR_GRADIENT)
+    assert (made.place.line, asked.place.line) == (line_of("made", __file__), line_of("asked", __file__))
+    assert (made.is_view, asked.is_view, made.writes) == (True, True, ())
+    assert value(flow, made.reads[0]).dtype == "float64"
+
+
+def test_wide_buffers_have_the_line_of_their_class():
+    class Window(torch.nn.Module):
+        def __init__(self):  # class
+            super().__init__()
+            self.register_buffer("wide", torch.ones(2).double())
+            self.register_buffer("narrow", torch.ones(2))
+
+        def forward(self, x):
+            return x * self.wide
+
+    module = Window()
+    with DataflowWindow() as window:
+        module(torch.ones(2))
+        window.end_step()
+    assert window.wide_buffers == {"wide": (__file__, line_of("class", __file__))}
+    (found,) = WideSources(SourceLines(Path()), Path()).of(LoadedRecord(), window.wide_buffers)
+    assert (found.name, found.lines[3].strip()) == ("wide", 'self.register_buffer("wide", torch.ones(2).double())')

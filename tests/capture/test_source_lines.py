@@ -95,7 +95,10 @@ def test_the_loops_around_the_lines_but_that_of_the_training(tmp_path):
     lines = SourceLines(tmp_path)
     stored = [lines.stored([("train.py", line)])["files"]["train.py"] for line in (5, 9, 10)]
     assert [file["loops"] for file in stored] == [{"3": 9, "4": 7}, {"3": 9}, {}]
-    assert stored[0]["lines"] == {"5": "use(row)", "3": "while rows:", "4": "for row in rows:"}
+    heads = {"1": "def fit(rows, steps):", "3": "while rows:", "4": "for row in rows:"}
+    assert stored[0]["lines"] == {"5": "use(row)", **heads}
+    assert [file["functions"] for file in stored] == [{"1": 10}] * 3
+    assert stored[0]["bound"]["4"] == ["row"]
 
 
 def test_no_loops_and_draws_of_what_is_no_python(tmp_path):

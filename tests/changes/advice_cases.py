@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diagnose import analyzers
+from diagnose.analyzers.common.rewrite import (
+    NONE,
+    Rewrite,
+    cached,
+    detached,
+    hoisted,
+    kept,
+    without_gradients,
+)
 from diagnose.changes.common.change import Promise
 from diagnose.changes.common.prescribe import also_possible, prescribe
+from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.own_source import OwnSource
 from diagnose.tables.program import Program
 from tests.changes.test_load_once import LOADS_ONCE
 
@@ -42,6 +53,21 @@ CHAINS = (
     ("silu", "mul"), ("tanh", "pow", "mul"), ("erf", "mul"), ("exp", "sub", "div"), ("add", "gelu"), ("rsqrt", "mul"),
 )  # fmt: skip
 TURNS = ("gc-pause", "python-stall", "off-cpu", "data-stall", "")
+
+NOT_KNOWN = NONE._asdict()
+MADE_WIDE = {"name": "", "file": "data.py", "first": 12, "begin": (12, 4), "parameters": (), "spread": ()}
+
+
+def written(rewrite: Callable[..., Rewrite | None], first: str, second: str = "") -> Mapping[str, str]:
+    """Return what two lines of a script become, the second of which a loop repeats if the first is its head."""
+    lines = {("train.py", 3): first, ("train.py", 4): second}
+    source, frames = OwnSource(lines, {"train.py": ((3, 4),)}), [Frame("train.py", line, "") for line in (3, 4)]
+    in_loop = frames[1:] if rewrite is hoisted else frames[1:] * 2
+    more = {"is_kept_first": True} if rewrite is kept else {}
+    found = rewrite(source, *(in_loop if first.startswith("for ") else frames[: 1 + bool(second)]), **more)
+    assert found is not None
+    return found._asdict()
+
 
 # What a finding says of the trace, by rule; a rule that is not here has a finding without facts.
 FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
@@ -139,7 +165,24 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "wasted-sample": ({"kind": "cut", "single_process": True, "slow_line": LINE},),
     "dead-work": (
-        {"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}, {"kind": "zero factor"},
+        {"kind": "zero factor"},
+        *(
+            {"rewrite": NOT_KNOWN, "kind": "gradient", **more}
+            for more in (
+                {}, {"kind": "result"}, {"is_frozen": True, "modules": "layer"}, {"below": "layer"},
+                {"below": "layer", "rewrite": written(without_gradients, "h = model(x)")},
+                {"is_asked": True, "rewrite": {"before": "x.requires_grad_()", "after": "# x.requires_grad_()"}},
+                {"rewrite": written(detached, "h = model(x)", "loss = criterion(discriminator(h), zeros)")},
+            )
+        ),
+    ),
+    "too-wide": (
+        {}, {"kind": "float32"}, {"names": ["window", "mean", "scale", "shift"]},
+        {"names": ["w"], "made": {**MADE_WIDE, "lines": ["h = weight * 2"], "end": (12, 14)}, "is_tensor": True},
+        *(
+            {"is_tensor": "torch" in made, "made": {**MADE_WIDE, "lines": [f"h = {made}"], "end": (12, 4 + len(made))}}
+            for made in ("np.zeros((2, 4), dtype=float)", "np.random.rand(4)", "torch.from_numpy(array)")
+        ),
     ),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
@@ -158,7 +201,20 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "sorted"},
         {"kind": "untouched rows"},
     ),
-    "computed-again": ({}, {"with_gradients": True}, {"kind": "backward"}),
+    "computed-again": (
+        {"kind": "backward"},
+        *(
+            {"rewrite": NOT_KNOWN, **more}
+            for more in (
+                {}, {"with_gradients": True}, {"is_parametrized": True},
+                {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)")},
+                {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)[each]")},
+                {"with_gradients": True, "rewrite": written(kept, "h = model(x)", "loss = criterion(model(x), y)")},
+                {"with_gradients": True, "rewrite": written(kept, "h = model(x).sum()", "loss = criterion(model(x), y)")},
+                {"is_parametrized": True, "rewrite": written(cached, "for each in (0, 1):", "h = model(x)")},
+            )
+        ),
+    ),
     "growing-work": ({"kind": "growing"}, {"kind": "copied"}, {"kind": "copied", "in_rows": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
     "debug-mode": ({}, {"blocks_launches": True}),
@@ -174,6 +230,7 @@ PLACES: dict[str, tuple[Where, ...]] = {
     "periodic-stall": (Where("train.py", 3, code="torch.load(path)"),),
     "allocator-stall": (Where("train.py", 3, code="torch.cuda.empty_cache()"),),
     "small-grid": (Where(op="aten::mm"),),
+    "too-wide": tuple(Where("train.py", 3, code=code) for code in ("x = torch.from_numpy(array)", "h = x.double()")),
     "unfused-attention": (Where("serve.py", 3, library=LIBRARY),),
     "unfused-elementwise": (Where("model.py", 3, function="apply_rotary_emb"),),
 }  # fmt: skip

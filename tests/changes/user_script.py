@@ -166,6 +166,7 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "foreach-optimizer": own_optimizer,
         "more-workers": lambda: {"loader": DataLoader(dataset, 2, num_workers=1)},
         "fast-fft-length": lambda: {"x": torch.randn(2, 64), "w": torch.randn(2, 64), "layers": torch.nn.Identity()},
+        "single-precision": lambda: {"np": np},
         "no-contiguous": lambda: {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)},
         "one-process-a-device": lambda: {"local_rank": "cpu"},
         "pack-samples": lambda: images(folder / "images"),

@@ -31,7 +31,7 @@ class Table:
         content, dtype = more.pop("content", ""), more.pop("dtype", reads[0].dtype if reads else "float32")
         into, facts, at = more.pop("into", None), more.pop("facts", {}), more.pop("at", ())
         phase = more.pop("phase", "forward")
-        stack = tuple(Frame(FILE, each, "step") for each in (line, *at)) if line else ()
+        stack = more.pop("stack", tuple(Frame(FILE, each, "step") for each in (line, *at)) if line else ())
         number = len(self.operators)
         if into is not None:
             facts = {"storage": self.values[into.value].storage, "version": self._next_version(into), **facts}

@@ -3,6 +3,7 @@
 import pytest
 
 from diagnose.dataflow.liveness import dead_work
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT
 from tests.dataflow.table import Table, lines
 
 
@@ -209,3 +210,34 @@ def test_a_term_that_python_reads_is_needed_and_its_gradients_are_not():
 )
 def test_a_factor_that_is_not_zero_in_each_step_or_was_computed_or_learns_says_nothing(more):
     assert all(one.kind != "zero factor" for one in dead_work(penalised(**more).graph()))
+
+
+def test_a_pass_into_frozen_layers_has_the_line_that_asked_for_it():
+    t = Table()
+    weight, frozen = t.value(4, 4, role="parameter", name="top.w"), t.value(4, 4, role="parameter", name="low.w")
+    for t.step in range(2):
+        x = t.value(4, 4)
+        t.op("ask", x, line=69, writes=(), is_view=True)
+        t.operators[-1] = t.operators[-1]._replace(name=ASKS_FOR_GRADIENT)
+        made = t.op("mm", x, frozen, line=2, ns=30)
+        low = len(t.operators) - 1
+        out = t.op("tanh", made, weight, line=3, ns=30, module="top")
+        gradient = t.op("tanh_backward", out, line=3, phase="backward", module="top", forward=low + 1)
+        t.op("mm", gradient, line=2, ns=20, phase="backward", forward=low, shape=(4, 5))
+        weight = t.update(weight, gradient)
+    (found,) = dead_work(t.graph())
+    assert (found.asked_line.line, found.frozen, found.below) == (69, ("low.w",), "top")
+
+
+def test_gradients_of_a_model_that_another_loss_trains_name_its_parameters():
+    t = Table()
+    weights = [t.value(4, 5, role="parameter", name=name) for name in ("gen.w", "critic.w")]
+    for t.step in range(2):
+        out = t.op("mm", t.value(4, 4), weights[1], line=18)
+        forward = len(t.operators) - 1
+        start = t.op("ones_like", out, line=20, phase="backward")
+        through = t.op("mm", start, line=18, phase="backward", forward=forward, shape=(4, 4))
+        t.op("mm", start, line=18, ns=50, phase="backward", forward=forward, shape=(4, 5))
+        weights = [t.update(weights[0], through), t.update(weights[1], t.value(4, 5))]
+    (found,) = dead_work(t.graph())
+    assert (found.unused, found.call_line.line) == (("critic.w",), 18)

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.dataflow.repeats import computed_again, constant_work
-from diagnose.model.dataflow import Use
+from diagnose.model.dataflow import Frame, Use
 from tests.dataflow.table import Table, lines
 
 
@@ -269,3 +269,18 @@ def test_passes_are_needed_if_something_uses_the_gradients_in_between(between):
 
 def test_passes_through_graphs_of_their_own_are_needed():
     assert computed_again(passes(again=False).graph()) == ()
+
+
+def test_what_each_module_computes_has_the_method_and_its_caller():
+    t = Table()
+    x = t.value(4, 4)
+    calls = (Frame("net.py", 57, "forward"), Frame("net.py", 75, "forward"), Frame("net.py", 94, "train"))
+    for layer in range(3):
+        made = t.op("cdist", x, stack=(Frame("net.py", 39, "knn"), *calls), module=f"layers.{layer}", content="y")
+        t.roots.add(t.op("mul", made, t.value(4, 4), stack=(Frame("net.py", 58, "forward"), *calls[1:])).value)
+    (found,) = computed_again(t.graph())
+    assert (found.inner, found.callers, found.is_whole) == (calls[0], calls[1:], True)
+    assert found.modules == ("layers.0", "layers.1", "layers.2")
+    t.op("cdist", t.value(4, 4), stack=(Frame("net.py", 39, "knn"), *calls), module="layers.3")
+    (found,) = computed_again(t.graph())
+    assert not found.is_whole  # another call of the line computes something else

@@ -1,6 +1,7 @@
 """Width: a wider type than what goes in and what comes out."""
 
 from diagnose.dataflow.width import narrows_inputs, too_wide
+from diagnose.model.dataflow import TAKES_OVER
 from tests.dataflow.table import Table, lines
 
 
@@ -72,3 +73,18 @@ def test_without_a_float64_batch_nothing_is_narrowed():
     t = Table()
     t.op("_to_copy", t.value(8), dtype="bfloat16")
     assert not narrows_inputs(t.graph())
+
+
+def test_wide_values_have_the_buffer_or_the_line_that_they_come_from():
+    t = Table()
+    window = t.value(4, 4, role="buffer", name="window", dtype="float64")
+    t.op("sum", t.op("mul", window, line=3), shape=(), dtype="float32", line=4)
+    (found,) = too_wide(t.graph())
+    assert (found.source, found.names) == ("kept", ("window",))
+    t = Table()
+    target = t.value(2, 4, dtype="float64")
+    t.op("from_numpy", target, line=2, writes=(), is_view=True)
+    t.operators[-1] = t.operators[-1]._replace(name=TAKES_OVER)
+    t.op("sum", t.op("mul", target, line=3), shape=(), dtype="float32", line=4)
+    (found,) = too_wide(t.graph())
+    assert (found.source, found.shapes, found.input_line.line) == ("input", ((2, 4),), 2)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from isal.isal_zlib import crc32
+from torch import from_numpy  # not what a window puts in its place
 from torch.utils._python_dispatch import _disable_current_modes
 
 from diagnose.capture.dataflow.storages import UNSEEN, Base
@@ -111,7 +112,7 @@ class DeviceSamples:
         key = every, width * base.dtype.itemsize, base.device
         some = self._positions.get(key)
         if some is None:
-            some = self._positions[key] = torch.from_numpy(some_rows(*key[:2]).copy()).to(base.device)
+            some = self._positions[key] = from_numpy(some_rows(*key[:2]).copy()).to(base.device)
         rows = tensor.as_strided((every, width), (width, 1), base.offset)
         return rows.index_select(0, some).ne(0).any(1)
 
@@ -119,7 +120,7 @@ class DeviceSamples:
         key = base.shape, base.stride, base.device
         found = self._positions.get(key)
         if found is None:
-            found = torch.from_numpy(offsets(base.shape, base.stride).copy()).to(base.device)
+            found = from_numpy(offsets(base.shape, base.stride).copy()).to(base.device)
             self._positions[key] = found
         return found
 

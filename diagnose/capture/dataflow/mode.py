@@ -20,6 +20,7 @@ from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, Attribute, Call, Sc
 from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT, TAKES_OVER
 
 _MASKS = frozenset({torch.bool, torch.uint8})
 _now, _row = time.perf_counter_ns, tuple.__new__  # the latter is what the class of a named tuple calls
@@ -233,6 +234,15 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Note that something is about to read these tensors whose operators are not seen."""
         self._note_outside(self._outside(name), Call(tensors, [], [], []))
 
+    def note_asked(self, tensor: object) -> None:
+        """Note that Python has asked for the gradient of a tensor that is no parameter: a view of it."""
+        if type(tensor) is torch.Tensor and tensor.requires_grad:
+            self._note_outside(self._outside(ASKS_FOR_GRADIENT), Call([tensor], [], [], []), tensor)
+
+    def note_array(self, tensor: torch.Tensor) -> None:
+        """Note that Python has made a tensor of an array: a view of what comes in."""
+        self._note_outside(self._outside(TAKES_OVER), Call([tensor], [], [], []), tensor)
+
     def _outside(self, name: str) -> Schema:
         """Return the schema of something that is no operator."""
         schema = self._others.get(name)
@@ -240,13 +250,13 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             schema = self._others[name] = Schema(SimpleNamespace(name=name))
         return schema
 
-    def _note_outside(self, schema: Schema, call: Call) -> None:
+    def _note_outside(self, schema: Schema, call: Call, result: torch.Tensor | None = None) -> None:
         if not self.is_on or any(type(tensor) not in PLAIN_TENSORS for tensor in call.reads):
             return
         try:
             begun = self._begun(schema, call, sys._getframe(3))
             now = time.perf_counter_ns()
-            self._after(begun, None, now, now)
+            self._after(begun, result, now, now)
         except Exception as error:
             self.fail(error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -105,6 +106,7 @@ class Roles:
 
     def __init__(self, modules: Modules, storages: Storages) -> None:
         self.of_storage: dict[int, Owner] = {}
+        self.wide: dict[str, tuple[str, int]] = {}  # buffers of 64-bit floats: file and line of their class's __init__
         self._modules, self._storages = modules, storages
         self._names: dict[int, str] = {}  # of parameters, by their storage
         self._optimizers: dict[int, Any] = {}
@@ -123,6 +125,10 @@ class Roles:
                 self._note_parameter(parameter, start + plain_path(name))
             for name, buffer in module.named_buffers():
                 self._note(buffer, "buffer", start + plain_path(name))
+                if buffer.dtype is torch.float64:
+                    made = type(module.get_submodule(name.rpartition(".")[0])).__init__
+                    if isinstance(code := getattr(made, "__code__", None), CodeType):
+                        self.wide[start + plain_path(name)] = code.co_filename, code.co_firstlineno
         for optimizer in self._optimizers.values():
             for parameter, state in optimizer.state.items():
                 name = self._names.get(self._storage(parameter), "")

@@ -150,6 +150,8 @@ class DataflowWindow:
         self._undo.append(self._modules.stop)
         self._undo.append(watch_host_reads(self._mode.note_python))
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        self._undo.append(around(torch.Tensor, "requires_grad_", after=self._mode.note_asked))
+        self._undo += [replace_function(torch, name, self._taking_over) for name in ("from_numpy", "as_tensor")]
         self._undo.append(watch_launches(self._launched))
         self._undo.append(replace_function(torch, "cond", self._outside))
         with _without_modes_of_the_script(None):  # which then are above, so that each leaves the stack as it came
@@ -191,6 +193,11 @@ class DataflowWindow:
         return self._mode.storages
 
     @property
+    def wide_buffers(self) -> dict[str, tuple[str, int]]:
+        """Return the buffers of 64-bit floats, with file and line of the ``__init__`` of their module's class."""
+        return self._roles.wide
+
+    @property
     def earlier_nodes(self) -> range:
         """Return the numbers of autograd's nodes that the steps before the last whole one have made."""
         return range(self._first_nodes[0], self._first_nodes[-2])
@@ -227,6 +234,17 @@ class DataflowWindow:
                 return cond(*args, **kwargs)
 
         return unrecorded_cond
+
+    def _taking_over(self, make: Any) -> Callable[..., Any]:
+        """Note what ``make`` makes of an array."""
+
+        def noted_make(data: Any, *args: Any, **kwargs: Any) -> Any:
+            tensor = make(data, *args, **kwargs)
+            if not isinstance(data, torch.Tensor):
+                self._mode.note_array(tensor)
+            return tensor
+
+        return noted_make
 
     def _launched(self, name: str, tensors: list[torch.Tensor]) -> None:
         self._has_graphs |= name == GRAPH

@@ -88,6 +88,7 @@ class Measurements:
     write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
     dataflow_file: str = ""
     dataflow_lines: tuple[tuple[str, int], ...] = ()  # files and lines of the user's that call its operators
+    wide_buffers: dict[str, tuple[str, int]] = field(default_factory=dict)  # of 64-bit floats: where their class begins
     loaded: LoadedRecord = field(default_factory=LoadedRecord)  # samples of the training loader, loaded again
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)

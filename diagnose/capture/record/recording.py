@@ -118,6 +118,7 @@ class FlowSteps:
             self._note(error)
             return
         self._measured.dataflow_file = name
+        self._measured.wide_buffers = window.wide_buffers
         stacks = dict.fromkeys(one.stack for one in flow.operators)
         self._measured.dataflow_lines = tuple(dict.fromkeys(frame[:2] for stack in stacks for frame in stack))
         self._hooks.wrote()

@@ -27,6 +27,7 @@ from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.taken import Taken
+from diagnose.capture.record.wide_sources import WideSources
 from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener
@@ -170,6 +171,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
+        wide=WideSources(session.lines, Path(session.cwd)).of(measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
         ended=ended,
@@ -238,7 +240,7 @@ class Session:
         self.row_files: dict[str, str] = {}  # names by kind; one for which there was no room is missing
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._report, self._stop, self._lines = report, stop, SourceLines(Path(self.cwd))
+        self._report, self._stop, self.lines = report, stop, SourceLines(Path(self.cwd))
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
@@ -467,8 +469,8 @@ class Session:
         """
         if samples:
             samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
-            self._lines.named = self.measured.dataflow_lines
-            written, notes = write_rows(self.folder, self.rank, samplers, self._lines, rows)
+            self.lines.named = self.measured.dataflow_lines
+            written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
             self.notes += notes
         info = describe(self, ended, exit_code)

@@ -1,9 +1,9 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw (statements on several lines as one), the heads of the loops around them, the text of short functions around them
-with what their names are bound to, the numbers of the lines at which samples draw at random, where deques are indexed,
-credentials masked.
+saw (statements on several lines as one), the heads of the loops and functions around them with the names that these
+bind, the text of short functions with what their names are bound to, the numbers of the lines at which samples draw at
+random, where deques are indexed, credentials masked.
 """
 
 from __future__ import annotations
@@ -259,11 +259,13 @@ class SourceTree(NamedTuple):
     """Lines of a source file, from 1."""
 
     loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
+    functions: list[tuple[int, int]]  # the same of each function
+    bound: Mapping[int, list[str]]  # names that a loop or function binds, by its first line
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
     seeded: list[int]  # draws that depend on nothing but a seed, in any function
     deques: Sequence[Mapping[str, object]]  # where they are indexed, as ``DequeRecord``
     statements: list[tuple[int, int]]  # the first and last line of each on several lines; of one with a body its head
-    functions: list[tuple[int, int]]  # the first and last line of each, and of loops outside of functions
+    texts: list[tuple[int, int]]  # the first and last line of each function, and of loops outside of functions
     bindings: list[Binding]
 
 
@@ -272,14 +274,17 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     is_small = sum(map(len, lines)) <= 1_000_000  # a tree takes some fifty times the memory of its text
     tree = parsed("\n".join(line.rstrip("\n") for line in lines)) if is_small else None
     if tree is None:
-        return SourceTree([], [], [], [], [], [], [])
+        return SourceTree([], [], {}, [], [], [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
+    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     drawn = draw_lines(tree, lines)
     draws = drawn.draws & set(_of_samples(tree))
     draws |= {number for number, line in enumerate(lines, 1) if re.search(_TRANSFORM, line.partition("#")[0])}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
+        [(node.lineno, node.end_lineno or node.lineno) for node in functions],
+        {node.lineno: _bound(node) for node in (*loops, *functions)},
         sorted(draws),
         sorted(drawn.seeded),
         indexed_deques(tree),
@@ -326,6 +331,13 @@ def _short(value: ast.expr | None) -> str:
     return f"{ast.unparse(value.func)[:80]}(...)" if isinstance(value, ast.Call) else _SHORT.get(type(value), "...")
 
 
+def _bound(scope: ast.AST) -> list[str]:
+    """Return the names that a loop or function binds, its arguments among them."""
+    nodes = list(ast.walk(scope))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return sorted(names | {node.arg for node in nodes if isinstance(node, ast.arg)})
+
+
 def long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
     """Yield the first and last line of statements on several lines, of their heads alone where they have a body."""
     for node in ast.walk(tree):
@@ -364,11 +376,13 @@ class _Stored(NamedTuple):
 
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
+    functions: dict[str, int]  # the same
+    bound: dict[str, list[str]]  # names that a loop or function binds, by its first line
     draws: list[int]  # lines
     seeded: list[int]  # lines
     deques: list[Mapping[str, object]]  # indexed at those lines, as ``DequeRecord``
     statements: dict[str, int]  # last line by first line, of those lines' statements on several
-    functions: dict[str, str]  # text by first line
+    texts: dict[str, str]  # of functions, by first line
     bindings: list[Binding]  # of what those functions read
 
 
@@ -396,24 +410,29 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(source)
-            loops, draws, seeded, deques, statements, functions, bindings = self._trees[name]
-            each = found.setdefault(name, _Stored({}, {}, draws, seeded, [], {}, {}, []))
+            loops, functions, bound, draws, seeded, deques, statements, texts, bindings = self._trees[name]
+            each = found.setdefault(name, _Stored({}, {}, {}, {}, draws, seeded, [], {}, {}, []))
             each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
             each.lines[str(line)] = text
-            for head, last in loops:
-                if head <= line <= last:
-                    each.loops[str(head)] = last
-                    each.lines.setdefault(str(head), _line_of(source, head))
+            heads = set[int]()
+            for around, kept in ((loops, each.loops), (functions, each.functions)):
+                for head, last in around:
+                    if head <= line <= last:
+                        kept[str(head)] = last
+                        each.bound[str(head)] = bound[head]
+                        each.lines.setdefault(str(head), _line_of(source, head))
+                        heads.add(head)
             for first, last in statements:
                 if first <= line <= last:
                     each.statements[str(first)] = last
+                if first <= line <= last or first in heads:
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
-            around = min((at for at in functions if at[0] <= line <= at[1]), key=lambda at: at[1] - at[0], default=None)
-            if around is None or str(around[0]) in each.functions or is_installed(name):
+            inner = min((at for at in texts if at[0] <= line <= at[1]), key=lambda at: at[1] - at[0], default=None)
+            if inner is None or str(inner[0]) in each.texts or is_installed(name):
                 continue
-            if around[1] - around[0] < MAX_FUNCTION_LINES:
-                text = each.functions[str(around[0])] = _text_of(source, *around)
+            if inner[1] - inner[0] < MAX_FUNCTION_LINES:
+                text = each.texts[str(inner[0])] = _text_of(source, *inner)
                 each.bindings.extend(
                     one for one in bindings if one.name.rpartition(".")[2] in text and one not in each.bindings
                 )

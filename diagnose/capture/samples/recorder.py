@@ -316,6 +316,7 @@ class Seen(NamedTuple):
     what: str  # "float64 (112, 112, 3)", "" for what is no array
     num_bytes: int
     is_wide: bool
+    is_tensor: bool
 
 
 class Begun:
@@ -431,11 +432,14 @@ class Recorder:
         self._looks[key] += 1
         content = fingerprint(result) if self._looks[key] <= 64 else ""  # of one sample
         what, size, is_wide = _array(result)
+        is_tensor = bool(what) and type(result).__module__.startswith("torch")
         if what and content:
             self._held.append((number, content, result))
         if content:
             self.paddings.add_integers(number, result)
-        self.seen.append(Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide))
+        self.seen.append(
+            Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide, is_tensor)
+        )
         self._cost_ns += time.perf_counter_ns() - began_look
         return result
 

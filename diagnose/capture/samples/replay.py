@@ -249,6 +249,7 @@ def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: boo
         is_constant=known and len(set(map(tuple, results.values()))) == 1 and len(samples) >= 4,
         is_repeated=known and comparable and Counter(o.result for o in first) == Counter(o.result for o in second),
         is_wide=any(one.is_wide for one in group),
+        is_tensor=any(one.is_wide and one.is_tensor for one in group),
     )
 
 

@@ -41,12 +41,12 @@ class EditedCall:
 
     @property
     def shown_before(self) -> str:
-        """Return the call as it stands, with the indentation of its first line taken away."""
+        """Return the lines of the call as they stand, without the indentation of the first one."""
         return _dedented(text_of(self.call), self.call)
 
     @property
     def shown_after(self) -> str:
-        """Return the call as it will stand, with the indentation of its first line taken away."""
+        """Return the lines of the call as they will stand, without the indentation of the first one."""
         return _dedented(self.after, self.call)
 
     @property
@@ -58,8 +58,8 @@ class EditedCall:
 def _dedented(text: str, call: CallRecord) -> str:
     line = call.lines[call.begin[0] - call.first]
     indent = line[: len(line) - len(line.lstrip())]
-    start = line[len(indent) : call.begin[1]]
-    return start + "\n".join(part.removeprefix(indent) for part in text.split("\n"))
+    start, end = line[len(indent) : call.begin[1]], call.lines[call.end[0] - call.first][call.end[1] :].rstrip()
+    return start + "\n".join(part.removeprefix(indent) for part in text.split("\n")) + end
 
 
 def calls_in(facts: Mapping[str, object], names: Sequence[str]) -> list[CallRecord]:

@@ -1,0 +1,92 @@
+"""The user's statements as a capture holds them, by their lines, and the loops and functions around them."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from diagnose.model.dataflow import Frame
+
+__all__ = ["OwnSource", "parsed_statement", "span", "with_parts"]
+
+Spans: TypeAlias = Mapping[str, tuple[tuple[int, int], ...]]  # by file: first and last lines
+_NOTHING: Spans = MappingProxyType({})
+
+
+class OwnSource(NamedTuple):
+    """Texts of statements, and what is around them."""
+
+    lines: Mapping[tuple[str, int], str] = MappingProxyType({})
+    loops: Spans = _NOTHING
+    functions: Spans = _NOTHING
+    bound: Mapping[tuple[str, int], tuple[str, ...]] = MappingProxyType({})  # names that a loop or function binds
+
+    def text(self, frame: Frame | None) -> str:
+        """Return the text of a statement, of one with a body its head; "" where it is not known."""
+        return self.lines.get(frame[:2], "") if frame is not None else ""
+
+    def statement(self, frame: Frame | None) -> ast.stmt | None:
+        """Return a statement, of one with a body its head; None where it is not known."""
+        return parsed_statement(self.text(frame))
+
+    def loop(self, frame: Frame) -> Frame | None:
+        """Return the head of the innermost loop around a statement, in its function."""
+        function = self.function(frame)
+        start = function.line if function is not None else 0
+        return _innermost(frame, [(a, b) for a, b in self.loops.get(frame.file, ()) if start < a < frame.line])
+
+    def function(self, frame: Frame) -> Frame | None:
+        """Return the head of the innermost function around a statement."""
+        return _innermost(frame, self.functions.get(frame.file, ()))
+
+    def binds(self, head: Frame) -> frozenset[str]:
+        """Return the names that a loop or function binds, as far as the capture shows them."""
+        known = self.bound.get(head[:2])
+        if known is None:  # a recording of an earlier version
+            spans = (*self.loops.get(head.file, ()), *self.functions.get(head.file, ()))
+            last = max((b for a, b in spans if a == head.line), default=head.line)
+            known = tuple(self.stored(head.file, range(head.line, last + 1)))
+        return frozenset(known)
+
+    def stored(self, file: str, lines: range) -> Iterator[str]:
+        """Yield the names that the known statements of some lines assign."""
+        for line in lines:
+            node = parsed_statement(self.lines.get((file, line), ""))
+            for each in ast.walk(node) if node is not None else ():
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                    yield each.id
+
+
+def parsed_statement(text: str) -> ast.stmt | None:
+    """Return the statement that a text is, or the head of one; None if it is none or several."""
+    for body in ("", " pass"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd escapes: the script had them already
+                found = ast.parse(text + body).body
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        return found[0] if len(found) == 1 else None
+    return None
+
+
+def span(node: ast.AST) -> tuple[int, int]:
+    """Return begin and end of a node of a statement on one line, in bytes."""
+    return int(getattr(node, "col_offset", 0)), int(getattr(node, "end_col_offset", 0))
+
+
+def with_parts(text: str, parts: Iterable[tuple[ast.AST, str]]) -> str:
+    """Return the text of a statement on one line with some of its nodes written otherwise."""
+    raw = text.encode()
+    for node, new in sorted(parts, key=lambda part: span(part[0]), reverse=True):
+        start, end = span(node)
+        raw = raw[:start] + new.encode() + raw[end:]
+    return raw.decode()
+
+
+def _innermost(frame: Frame, spans: Iterable[tuple[int, int]]) -> Frame | None:
+    inside = [first for first, last in spans if first <= frame.line <= last]
+    return Frame(frame.file, max(inside), frame.function) if inside else None
