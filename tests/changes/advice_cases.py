@@ -210,7 +210,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
                 {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)")},
                 {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)[each]")},
                 {"with_gradients": True, "rewrite": written(kept, "h = model(x)", "loss = criterion(model(x), y)")},
-                {"with_gradients": True, "rewrite": written(kept, "h = model(x).sum()", "loss = criterion(model(x), y)")},
+                {
+                    "with_gradients": True,
+                    "rewrite": written(kept, "h = model(x).sum()", "loss = criterion(model(x), y)"),
+                },
                 {"is_parametrized": True, "rewrite": written(cached, "for each in (0, 1):", "h = model(x)")},
             )
         ),

@@ -410,7 +410,7 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(source)
-            loops, functions, bound, draws, seeded, deques, statements, texts, bindings = self._trees[name]
+            loops, functions, bound, draws, seeded, deques, statements, *_ = self._trees[name]
             each = found.setdefault(name, _Stored({}, {}, {}, {}, draws, seeded, [], {}, {}, []))
             each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
             each.lines[str(line)] = text
@@ -428,14 +428,8 @@ class SourceLines:
                 if first <= line <= last or first in heads:
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
-            inner = min((at for at in texts if at[0] <= line <= at[1]), key=lambda at: at[1] - at[0], default=None)
-            if inner is None or str(inner[0]) in each.texts or is_installed(name):
-                continue
-            if inner[1] - inner[0] < MAX_FUNCTION_LINES:
-                text = each.texts[str(inner[0])] = _text_of(source, *inner)
-                each.bindings.extend(
-                    one for one in bindings if one.name.rpartition(".")[2] in text and one not in each.bindings
-                )
+            if not is_installed(name):
+                _add_function(each, source, line, self._trees[name])
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
@@ -473,3 +467,14 @@ def _line_of(source: Sequence[str], line: int) -> str:
 def _text_of(source: Sequence[str], first: int, last: int) -> str:
     """Return lines as they are stored where each keeps its place, without what they are all indented by."""
     return textwrap.dedent("\n".join(mask_code(line.rstrip()) for line in source[first - 1 : last]))
+
+
+def _add_function(stored: _Stored, source: Sequence[str], line: int, tree: SourceTree) -> None:
+    """Store the text of the innermost function around a line, if it is short, and what its names are bound to."""
+    around = (at for at in tree.texts if at[0] <= line <= at[1])
+    inner = min(around, key=lambda at: at[1] - at[0], default=None)
+    if inner is None or str(inner[0]) in stored.texts or inner[1] - inner[0] >= MAX_FUNCTION_LINES:
+        return
+    text = stored.texts[str(inner[0])] = _text_of(source, *inner)
+    read = (one for one in tree.bindings if one.name.rpartition(".")[2] in text)
+    stored.bindings.extend(one for one in read if one not in stored.bindings)
