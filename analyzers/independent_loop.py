@@ -57,8 +57,8 @@ def dependence(loop: Loop) -> str:
     return f" {alike}{weights}; the longest chain of calls that need each other is {loop.longest_chain}."
 
 
-_TITLE = "A loop calls operators one by one that do not depend on each other"
-_RULE = loop_rule(META, "independent", _TITLE, dependence)
+_TITLES = {"independent": "A loop calls operators one by one that do not depend on each other"}
+_RULE = loop_rule(META, _TITLES, dependence)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 

@@ -146,7 +146,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "dead-work": ({"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
-    "recurrence": ({"kind": "recurrent", "issuer": ISSUER | {"reads": 0.0}},),
+    "recurrence": tuple(
+        {"issuer": ISSUER | {"reads": 0.0}, "kind": kind, "form": form, "moves": "before"}
+        for kind, form in (("recurrent", "GRU"), ("recurrent", "scan"), ("separable", ""))
+    ),
     "independent-loop": tuple(
         {"kind": "independent", "num_calls": 640, "issuer": ISSUER | {"reads": 0.0}, **more}
         for more in ({}, *({"of_model": True, "library": each} for each in LOOPS))
