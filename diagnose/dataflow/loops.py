@@ -8,7 +8,7 @@ return, or a list of it, is no dependence: it can be taken after them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -59,7 +59,9 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
         if num >= MIN_LOOP_CALLS * max(counts.get(site[1:], 0), 1):
             bodies[site[0].function, site[1:], num].append(site)
     found: dict[Site, Loop] = {}
-    for (_, caller, num), body in sorted(bodies.items(), key=lambda item: len(item[0][1])):
+    each = [(num, body) for (_, _, num), lines in bodies.items() for body in _interleaved(graph, lines, sites)]
+    for num, body in sorted(each, key=lambda item: len(item[1][0])):
+        caller = body[0][1:]
         if not any(caller[level:] in found for level in range(len(caller))):
             around = [site for site, rows in sites.items() if site[0].function == body[0][0].function]
             around = [site for site in around if site[1:] == caller and 2 * _most_calls(graph, sites[site]) >= num]
@@ -67,6 +69,21 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
             if one_loop is not None:
                 found |= dict.fromkeys(body, one_loop)
     return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: -one.work.share))
+
+
+def _interleaved(graph: Graph, lines: list[Site], sites: Mapping[Site, list[int]]) -> list[list[Site]]:
+    """Return groups of lines that run in turns with each other: one loop after the other is two."""
+    ran = []
+    for site in lines:
+        mine = [i for i in sites[site] if graph.operators[i].phase != "backward"]
+        ran.append((mine[0], mine[-1], site))
+    found, end = list[list[Site]](), -1
+    for first, last, site in sorted(ran, key=lambda each: each[:2]):
+        if first > end:
+            found.append([])
+        found[-1].append(site)
+        end = max(end, last)
+    return found
 
 
 def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
