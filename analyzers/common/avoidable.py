@@ -93,6 +93,7 @@ class AvoidableRule(NamedTuple):
     keeps_work: bool = False  # True where fewer kernels do what these do: each spares what the shortest one takes
     shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
     frees_host: bool = True  # False where as many operators are called as before
+    by_time: bool = False  # whether the largest part is the one that takes most of the window, with the Python around
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:
         """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
@@ -110,6 +111,8 @@ class AvoidableRule(NamedTuple):
         parts = [one for one in self._parts(t, flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
+        if self.by_time:
+            parts.sort(key=lambda one: -total(self.time_of(t, flow, one)))
         first, texts = parts[0], [one.text for one in parts[:3]]
         former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
         facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
@@ -220,7 +223,8 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
 
     # Fewer operators take a part of the time themselves. What calling them takes is seen in the timing window: most of
     # it is not in them.
-    return AvoidableRule(meta, detect, 0.05, calling_time, min_work=0.0, keeps_work="independent" in titles)
+    keeps_work = "independent" in titles
+    return AvoidableRule(meta, detect, 0.05, calling_time, min_work=0.0, keeps_work=keeps_work, by_time=True)
 
 
 def _in_loop(flow: Flow, one: Loop) -> Frame:

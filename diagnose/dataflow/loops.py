@@ -43,7 +43,7 @@ class Loop(NamedTuple):
     of_model: bool  # its turns read parameters or gradients outside of modules: averages, norms, penalties
     overhead_share: float  # what calling operators costs at least, of the step: what fewer calls would save
     form: str = ""  # of a recurrent loop: the closed form of what its turns hand on (Recurrence)
-    moves: Literal["", "before", "after", "before or after"] = ""  # of a separable one: where its work can go
+    moves: Literal["", "before", "after"] = ""  # of a separable one: where its line can go
 
 
 def loops(graph: Graph) -> tuple[Loop, ...]:
@@ -141,7 +141,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
             if not rows:
                 return None
             kind, line = "separable", graph.work(rows).lines[0]
-            moves = "before or after" if one.before and one.after else "before" if one.before else "after"
+            moves = "after" if any(site[0] == line for site in one.after) else "before"
     computing = [i for i in rows if graph.computes(i)]
     viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(

@@ -91,6 +91,22 @@ def test_the_line_of_a_loop_is_the_innermost_that_loops(recording):
     assert independent_loop.find(t)[0].where[0].line == 16
 
 
+@pytest.mark.parametrize("dearest", [6, 9])
+def test_the_loop_that_takes_most_of_the_window_is_named_first(recording, dearest):
+    def two(t):
+        for line, name in ((6, "mul.Tensor"), (9, "exp")):
+            for _ in range(4):
+                t.op(name, t.value(4), line=line, ns=100 * line)
+        return t.op("sum", t.value(4), line=12)
+
+    def time_of(t, flow, one):
+        time = avoidable.calling_time(t, flow, one)
+        return time if one.lines[0].line == dearest else span(time.start[0], time.start[0] + 1)
+
+    (finding,) = independent_loop._RULE._replace(time_of=time_of).find(tables(recording, steps(two)))
+    assert finding.where[0].line == dearest
+
+
 def test_beside_a_device_the_host_s_time_goes_but_for_one_call(recording):
     t = tables(recording, steps(averages), devices=GPU)
     (finding,) = independent_loop.find(t)

@@ -123,7 +123,9 @@ def test_what_a_closure_computes_within_the_step_is_not_the_optimizers(recording
     assert r.find("unfused-optimizer") is None
     for i in range(60):
         r.op("aten::addcmul_", 9000 + 10 * i, 9010 + 10 * i)
-    assert r.booked()["unfused-optimizer"] == 1_300_000  # from the last gradient, but for a third of what ten take beyond a call
+    assert (
+        r.booked()["unfused-optimizer"] == 1_300_000
+    )  # from the last gradient, but for a third of what ten take beyond a call
 
 
 def test_between_two_calls_of_a_closure_the_optimizer_computes(recording):

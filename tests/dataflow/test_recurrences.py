@@ -133,15 +133,19 @@ def sequential(t, x, state):
     return t.of("native_layer_norm", t.of("add.Tensor", t.of("mm", state, t.weight), x))
 
 
-def test_lines_that_do_not_need_the_turn_before_can_be_moved():
+@pytest.mark.parametrize(("products", "line", "moves"), [((2, 1), 6, "before"), ((1, 2), 8, "after")])
+def test_lines_that_do_not_need_the_turn_before_can_be_moved(products, line, moves):
     t = Cells()
-    state, every = t.value(2, WIDTH), []
+    state = t.value(2, WIDTH)
     for x in t.inputs:
-        state = sequential(t, t.of("mm", x, t.weight, line=6), state)
-        every.append(t.of("mm", state, t.weight, line=8))
+        for _ in range(products[0]):
+            x = t.of("mm", x, t.weight, line=6)
+        state = out = sequential(t, x, state)
+        for _ in range(products[1]):
+            out = t.of("mm", out, t.weight, line=8)
     (found,) = loops(t.graph())
-    assert (found.kind, found.moves, lines(found.work)) == ("separable", "before or after", [6, 8])
-    assert len(found.work.operators) == 2 * N
+    assert (found.kind, found.line.line, found.moves) == ("separable", line, moves)
+    assert (lines(found.work), len(found.work.operators)) == ([6, 8], 3 * N)
 
 
 def test_a_line_with_a_part_that_needs_it_stays():
