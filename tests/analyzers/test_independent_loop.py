@@ -100,7 +100,7 @@ def test_the_loop_that_takes_most_of_the_window_is_named_first(recording, deares
         return t.op("sum", t.value(4), line=12)
 
     def time_of(t, flow, one):
-        time = avoidable.calling_time(t, flow, one)
+        time = flow.time_of(t, one.work.operators)
         return time if one.lines[0].line == dearest else span(time.start[0], time.start[0] + 1)
 
     (finding,) = independent_loop._RULE._replace(time_of=time_of).find(tables(recording, steps(two)))

@@ -138,9 +138,10 @@ def test_lines_that_do_not_need_the_turn_before_can_be_moved(products, line, mov
     t = Cells()
     state = t.value(2, WIDTH)
     for x in t.inputs:
+        drive = x
         for _ in range(products[0]):
-            x = t.of("mm", x, t.weight, line=6)
-        state = out = sequential(t, x, state)
+            drive = t.of("mm", drive, t.weight, line=6)
+        state = out = sequential(t, drive, state)
         for _ in range(products[1]):
             out = t.of("mm", out, t.weight, line=8)
     (found,) = loops(t.graph())
