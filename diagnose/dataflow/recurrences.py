@@ -25,7 +25,7 @@ _ACTIVATIONS = ("sigmoid", "tanh", "relu")
 _FUSED_CELLS = {"_thnn_fused_lstm_cell": "LSTM", "_thnn_fused_gru_cell": "GRU"}
 # What a turn of torch's cells computes of its state, in units of the state's size: products, sigmoid, tanh, relu, and
 # products of gates. Those of a GRU's last line are one of a difference, or two that are added.
-_CELLS = {
+_CELLS: dict[tuple[float, ...], str] = {
     (4, 3, 2, 0, 3): "LSTM",
     (3, 2, 1, 0, 2): "GRU",
     (3, 2, 1, 0, 3): "GRU",
