@@ -127,7 +127,8 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
     collected = {value for each in calls for value in _collected(graph, each, rows)}
     chain = max(num * _longest_chain(graph, each, collected) // len(each) for each in calls)
     kind: LoopKind = "independent"
-    form, moves, line = "", "", min((site[0] for site in body), key=lambda frame: frame.line)
+    moves: Literal["", "before", "after"] = ""
+    form, line = "", min((site[0] for site in body), key=lambda frame: frame.line)
     if chain > MAX_INDEPENDENT * num:
         if any(len(_largest_layer(graph, each)) < MIN_LOOP_CALLS for each in calls):
             return None
