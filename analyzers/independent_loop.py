@@ -9,6 +9,7 @@ Why it costs
 
 What to do
     Stack the inputs and call each operator once: a batch dimension, `torch.bmm`, `torch.vmap` or `torch._foreach_*`.
+    Call what walks the model's modules, such as `state_dict()`, once before the loop.
     Library calls: `clip_grad_norm_(..., foreach=True)`, or `multi_avg_fn` of `AveragedModel`.
 
 How sure
@@ -24,10 +25,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.analyzers.common.advice import Advice, When, rounding
+from diagnose.analyzers.common.advice import Advice, When, identical, rounding
 from diagnose.analyzers.common.avoidable import loop_rule
+from diagnose.analyzers.common.unchanging_calls import unchanging_call
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
+from diagnose.model.intervals import subtract, total
 from diagnose.model.locations import FRAME, Where, own_place
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -45,7 +48,7 @@ META = RuleMeta(
     order=139,
     host_order=97,
     legend=Legend("a loop called small operators one by one", "#3f7fa8"),
-    changes=("vectorise-loop",),
+    changes=("call-once", "vectorise-loop"),
     needs=("data flow",),
 )
 
@@ -57,14 +60,34 @@ def dependence(loop: Loop) -> str:
     return f" {alike}{weights}; the longest chain of calls that need each other is {loop.longest_chain}."
 
 
-_TITLE = "A loop calls operators one by one that do not depend on each other"
-_RULE = loop_rule(META, "independent", _TITLE, dependence)
+_TITLES = {"independent": "A loop calls operators one by one that do not depend on each other"}
+_RULE = loop_rule(META, _TITLES, dependence)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the loop that costs most, with the function of a library that it is in."""
-    return [_with_function(t, finding) for finding in _RULE.find(t)]
+    return [_with_call(t, _with_function(t, finding)) for finding in _RULE.find(t)]
+
+
+def _with_call(t: Tables, finding: Finding) -> Finding:
+    """Return the finding with the call in the loop's body that gives the same in each turn, if there is one.
+
+    What the loop's operators do not compute in may be that call. It comes first: what vectorising the rest saves is
+    known when it is gone.
+    """
+    line, flow = own_place(finding.where), t.flow
+    call = unchanging_call(t, line) if line is not None else None
+    if call is None or flow is None:
+        return finding
+    computing = flow.time_of(t, [i for i in finding.operators if flow.found.graph.computes(i)])
+    between = total(subtract(flow.span_of(t, finding.operators), computing)) / t.steps.num
+    call_share = min(between / max(finding.lost_ns, 1.0), 1.0)
+    facts: dict[str, object] = {"unchanging": call._asdict(), "not_computing": call_share}
+    title = f"A loop calls {call.call} in each of {finding.facts['num_calls']} turns"
+    text = f"{call.call} does not depend on the turn."
+    facts |= {name: finding.facts[name] for name in ("kind", "num_calls")}
+    return replace(finding, title=title, evidence=(*finding.evidence, text), facts=facts)
 
 
 MAX_STACKS_READ = 5_000  # of the attribution window: the first stand for the rest
@@ -132,6 +155,15 @@ _LOOP = Advice(
     most=0.98,
 )
 ADVICE = (
+    Advice(
+        id="call-once",
+        title="Call {unchanging.call} once, before the loop{at}",
+        numerics=identical("if the loop's body does not add, remove or replace modules and parameters"),
+        after="# once, before the loop\n{unchanging.name} = {unchanging.call}\n# in its body\n{unchanging.line}",
+        when=lambda f, _: "unchanging" in f.facts,
+        least=0.1,
+        of="not_computing",
+    ),
     replace(
         _LOOP,
         title="Use multi_avg_fn in the place of avg_fn: one call averages all weights{there}",

@@ -33,7 +33,7 @@ from diagnose.model.numerics import number
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling
-from diagnose.tables.flow import Flow, shows_values
+from diagnose.tables.flow import shows_values
 from diagnose.tables.host_gaps import without_operators
 from diagnose.tables.issuers import (
     MIN_IN_LOOP,
@@ -101,7 +101,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     if len(t.launches_without_task):
         return EMPTY
     start, end = t.steps.window
-    calls, loop = intersect(left, overhead(t)), intersect(left, issued_in_loop(t))
+    calls, loop = intersect(left, overhead(t)), intersect(left, issued_in_loop(t) if _may_loop(t) else EMPTY)
     return union(calls, loop) if total(calls) >= MIN_OVERHEAD_SHARE * (end - start) else loop
 
 
@@ -225,7 +225,7 @@ def _looping(t: Tables) -> Issuer | None:
     function of torch calls for each tensor need not be one that the line could do without.
     """
     issuer = t.issuer
-    if issuer is None or (t.flow is not None and shows_values(t) and not _has_loop(t.flow, issuer)):
+    if issuer is None or not _may_loop(t):
         return None
     mine = intersect(t.issued, pieces_of(t, META.id))
     of_others = 2 * total(mine) < total(intersect(t.issued, union((t.causes.start, t.causes.end))))
@@ -233,10 +233,15 @@ def _looping(t: Tables) -> Issuer | None:
     return None if of_others or few else issuer
 
 
-def _has_loop(flow: Flow, issuer: Issuer) -> bool:
-    name = PurePath(issuer.file).name
-    lines = (line for one in flow.found.loops for line in (one.line, *one.called, *one.work.lines))
-    return any((PurePath(line.file).name, line.function) == (name, issuer.function) for line in lines)
+def _may_loop(t: Tables) -> bool:
+    """Return whether fewer operators may do what the issuer's loop does, as far as the data flow shows it."""
+    flow, issuer = t.flow, t.issuer
+    if flow is None or issuer is None or not shows_values(t):
+        return True
+    own = PurePath(issuer.file).name, issuer.function
+    loops = (one for one in flow.found.loops if one.kind != "separable")
+    lines = (line for one in loops for line in (one.line, *one.called, *one.work.lines))
+    return any((PurePath(line.file).name, line.function) == own for line in lines)
 
 
 def _with_issuer(t: Tables, issuer: Issuer | None, where: tuple[Where, ...]) -> tuple[Where, ...]:

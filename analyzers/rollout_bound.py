@@ -1,8 +1,8 @@
 """The model runs without gradients for a large part of every step: a rollout, generation, a teacher.
 
 What it looks for
-    Time with gradients off before the first backward pass, in at least half of the steps. Threshold: 20% of the run's
-    time.
+    Time with gradients off before the first backward pass, in at least half of the steps. If the data flow is recorded,
+    only operators in modules and products count. Threshold: 20% of the run's time.
 
 Why it costs
     The model waits for an environment, or produces one token or action at a time.
@@ -26,9 +26,10 @@ from diagnose.analyzers.common.locate import line_at
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, contains
+from diagnose.model.intervals import EMPTY, contains, intersect, span, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.flow import shows_values
 from diagnose.tables.host import Layers, host_rows, outermost
 from diagnose.tables.names import BACKWARD, MODULE
 from diagnose.tables.python_calls import HEAVY
@@ -122,10 +123,15 @@ def find(t: Tables) -> list[Finding]:
         return []
     mean_ns = (plain.mean_ns if plain is not None else 0.0) or t.steps.step_ns
     places = lines_in(t.capture, run.began_ns, run.phase("rollout") + run.phase("inference"))
+    model = _model_without_gradients(t)
+    if model is not None and not shares.get("rollout"):
+        places = [place for place in places if place[:2] in model.lines] or places
     where = tuple(line_at(t, *place) for place in places[:3])
     found = []
     for phase, title in TITLES.items():
         share, times = shares.get(phase, 0.0), run.phase(phase)
+        if model is not None and phase == "inference":
+            share = min(share, model.share)
         if share < MIN_ROLLOUT_SHARE or 2 * (times > 0).mean() < 1 or not _runs_a_model(t, phase):
             continue
         median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
@@ -148,6 +154,32 @@ def find(t: Tables) -> list[Finding]:
             )
         )
     return found
+
+
+class _Model(NamedTuple):
+    """What the data flow shows of models without gradients."""
+
+    share: float  # of the recorded steps, with the Python between two of its operators
+    lines: frozenset[tuple[str, int]]  # that it is called through
+
+
+def _model_without_gradients(t: Tables) -> _Model | None:
+    """Return what of a step is a model without gradients; None without a data flow.
+
+    Averages of weights, metrics and preprocessing are outside of modules, and multiply no matrices.
+    """
+    flow = t.flow
+    if flow is None or not shows_values(t):
+        return None
+    every = [(i, one) for i, one in enumerate(flow.found.graph.operators) if one.phase != "backward"]
+    if all(one.sequence_nr < 0 for _, one in every):
+        return None
+    mine = [
+        (i, one) for i, one in every if one.sequence_nr < 0 and (one.module or HEAVY.match(one.name.partition(".")[0]))
+    ]
+    start, end = t.steps.window
+    time = total(intersect(flow.span_of(t, [i for i, _ in mine]), span(start, end)))
+    return _Model(time / (end - start), frozenset((frame.file, frame.line) for _, one in mine for frame in one.stack))
 
 
 def _runs_a_model(t: Tables, phase: str) -> bool:

@@ -29,11 +29,13 @@ from diagnose.analyzers.common.locate import place_of_call
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, union
+from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, quantiles, subtract, union
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.dispatch import TINY_OPERATOR_NS
 from diagnose.tables.gaps import late_tasks
+from diagnose.tables.host import outermost
 from diagnose.tables.names import BACKWARD, FUSED, LAUNCH, OPTIMIZER_STEP
 
 META = RuleMeta(
@@ -70,8 +72,30 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
-    """Claim, without a device, the step of an optimizer that updates tensor by tensor."""
-    return intersect(left, t.updates) if is_loop(t) else EMPTY
+    """Claim, without a device, what the step of an optimizer takes because it updates tensor by tensor."""
+    return intersect(left, one_by_one(t)) if is_loop(t) else EMPTY
+
+
+def one_by_one(t: Tables) -> Intervals:
+    """Return, without a device, what of the updates goes where one operator updates all parameters.
+
+    What Python does before the first operator and after the last one stays: it collects the tensors of each step. Of
+    each operator that takes longer than a call, the passes over memory stay that one operator makes too.
+    """
+    start, end = t.trace.events.start, t.trace.events.end
+    rows = t.host_rows(Kind.OP)
+    rows = rows[contains(t.updates, start[rows]) & ~among(rows, t.calls(OPTIMIZER_STEP, Kind.OP))]
+    rows = outermost(t.trace, rows[t.trace.events.thread[rows] == t.main])
+    if not len(rows):
+        return t.updates
+    calling = min(float(quantiles(end[rows] - start[rows], 0.1)[0]), TINY_OPERATOR_NS)
+    stays = FUSED_PASSES / PASSES if optimizer_facts(t)["name"] in _OF_PASSES else 1.0
+    kept = np.maximum(end[rows] - start[rows] - calling, 0) * stays
+    first = np.searchsorted(start[rows], t.updates.start)
+    last = np.searchsorted(start[rows], t.updates.end) - 1
+    some = last >= first
+    between = Intervals(start[rows][first[some]], end[rows][last[some]])
+    return subtract(intersect(between, t.updates), Intervals(start[rows], start[rows] + kept.astype(np.int64)))
 
 
 def find(t: Tables) -> list[Finding]:

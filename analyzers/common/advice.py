@@ -396,16 +396,34 @@ print(choice)""",
     replace(
         _LOOP,
         title="Call few operators in the place of the loop{at} ({issuer.num:.0f} operators a step)",
-        after="""# a module of torch runs the whole loop in one operator
-layer = nn.LSTM(x.shape[-1], width, batch_first=True)   # nn.GRU, nn.RNN
-outputs, state = layer(x)
-# else what does not depend on the state: for all time steps in one operator, before the loop
-projected = block(x)                                    # the loop adds what depends on the state
-# rows that do not depend on each other: one call for all of them; else compile what the loop calls
-cell = torch.compile(model)""",
-        needs="a module of torch that computes the same, or a part of it that does not depend on the state",
-        when=lambda f, _: f.facts.get("kind") == "recurrent" and _repeats(f),
-        least=0.1,  # where only the part that does not depend on the state comes out of the loop
+        after="""# running sums, products and maxima: torch.cumsum, torch.cumprod, torch.cummax
+# state = a * state + x[t] with an a that stays the same: a product with its powers, which are made once
+a, t = 0.95, torch.arange(len(x))
+powers = (a ** (t[:, None] - t)).tril()
+states = powers @ x""",
+        needs="memory for all turns at once",
+        watch="Powers of numbers near zero or above one leave the range of float32 over long sequences.",
+        when=lambda f, _: f.facts.get("form") == "scan",
+        least=0.1,
+    ),
+    replace(
+        _LOOP,
+        title="Use nn.{form} in the place of the loop{at} ({issuer.num:.0f} operators a step)",
+        after="""# runs the whole loop in one operator; weights and biases are those of the cell
+layer = nn.{form}(x.shape[-1], width, batch_first=True)
+outputs, state = layer(x)""",
+        needs="the order of the gates that torch has, where weights are copied",
+        watch="Copied weights need the order of torch's gates.",
+        when=lambda f, _: f.facts.get("kind") == "recurrent",
+        least=0.1,  # what the layer itself calls for each turn stays
+    ),
+    replace(
+        _LOOP,
+        title="Take the line out of the loop and call it once for all turns{there}",
+        after="# {moves} the loop, on the tensors of all turns\n{line}",
+        needs="memory for all turns at once",
+        when=lambda f, _: f.facts.get("kind") == "separable",
+        least=0.1,
     ),
     replace(
         _LOOP,

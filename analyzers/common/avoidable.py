@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,6 +94,7 @@ class AvoidableRule(NamedTuple):
     keeps_work: bool = False  # True where fewer kernels do what these do: each spares what the shortest one takes
     shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
     frees_host: bool = True  # False where as many operators are called as before
+    by_time: bool = False  # whether the largest part is the one that takes most of the window, with the Python around
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:
         """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
@@ -111,6 +112,8 @@ class AvoidableRule(NamedTuple):
         parts = [one for one in self._parts(t, flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
+        if self.by_time:
+            parts.sort(key=lambda one: -total(self.time_of(t, flow, one)))
         first, texts = parts[0], [one.text for one in parts[:3]]
         former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
         facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
@@ -208,22 +211,23 @@ def issuer(line: Frame, work: Work, reads: int = 0) -> Facts:
     return {"file": line.file, "line": line.line, "num": len(work.operators), "reads": reads, "share": 1.0}
 
 
-def loop_rule(meta: RuleMeta, kind: str, title: str, words: Callable[[Loop], str]) -> AvoidableRule:
-    """Return the rule of the script's loops of one kind; ``words`` say how their calls depend on each other."""
+def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop], str]) -> AvoidableRule:
+    """Return the rule of the script's loops of some kinds; ``words`` say how their calls depend on each other."""
 
     def detect(flow: Flow) -> Iterable[Avoidable]:
         for one in flow.found.loops:
-            if one.kind == kind:
+            if one.kind in titles:
                 line = _in_loop(flow, one)
                 text = f"The loop at {at(line)} makes {one.num_calls} calls a step{words(one)}"
-                facts = {"kind": kind, "num_calls": one.num_calls, "issuer": issuer(line, one.work)}
-                facts["of_model"] = one.of_model
+                facts = {"kind": one.kind, "num_calls": one.num_calls, "issuer": issuer(line, one.work)}
+                facts |= {"of_model": one.of_model, "form": one.form, "moves": one.moves}
                 share = calling_share(one.work, one.overhead_share)
-                yield Avoidable(title, text, one.work, (line, *one.work.lines), facts, share)
+                yield Avoidable(titles[one.kind], text, one.work, (line, *one.work.lines), facts, share)
 
     # Fewer operators take a part of the time themselves. What calling them takes is seen in the timing window: most of
     # it is not in them.
-    return AvoidableRule(meta, detect, 0.05, calling_time, min_work=0.0, keeps_work=kind == "independent")
+    keeps_work = "independent" in titles
+    return AvoidableRule(meta, detect, 0.05, calling_time, min_work=0.0, keeps_work=keeps_work, by_time=True)
 
 
 def _in_loop(flow: Flow, one: Loop) -> Frame:

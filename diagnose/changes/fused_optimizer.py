@@ -19,6 +19,6 @@ FUSED = Implementation(
     launches=(8, 2),
     fewer_passes=(0.0, 2 / 3),
     on_device=(0.5, 1.0),
-    on_cpu=(0.4, 0.75),
+    on_cpu=(0.6, 1.0),
 )
 CHANGE = change_to(FUSED, optimizers.fused_optimizer)

@@ -8,11 +8,12 @@ return, or a list of it, is no dependence: it can be taken after them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from itertools import takewhile
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby, takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_product
+from diagnose.dataflow.recurrences import recurrence_of
 from diagnose.model.dataflow import Frame
 
 __all__ = ["Loop", "loops"]
@@ -24,13 +25,15 @@ MIN_LOOPED = 0.9  # of the calls of a line: of operators that run as often as th
 _COLLECTS = frozenset({"add", "sub", "mul", "maximum", "minimum", "logaddexp", "cat", "copy", "index_put", "index_add"})
 
 Site: TypeAlias = tuple[Frame, ...]  # a line and its callers
+# A few operators compute all turns; or only what its turns do not hand on can be computed for all of them at once.
+LoopKind: TypeAlias = Literal["independent", "recurrent", "separable"]
 
 
 class Loop(NamedTuple):
     """Lines of one function that run the same operators equally often, those of the backward pass included."""
 
-    kind: Literal["independent", "recurrent"]
-    work: Work
+    kind: LoopKind
+    work: Work  # of a separable loop: what does not have to run turn by turn
     line: Frame  # the first one in the body
     called: tuple[Frame, ...]  # lines that all of it is called through, outermost first: the loop may be in one
     num_calls: int
@@ -39,6 +42,8 @@ class Loop(NamedTuple):
     same_weights: bool  # otherwise their weights have to be stacked too
     of_model: bool  # its turns read parameters or gradients outside of modules: averages, norms, penalties
     overhead_share: float  # what calling operators costs at least, of the step: what fewer calls would save
+    form: str = ""  # of a recurrent loop: the closed form of what its turns hand on (Recurrence)
+    moves: Literal["", "before", "after"] = ""  # of a separable one: where its line can go
 
 
 def loops(graph: Graph) -> tuple[Loop, ...]:
@@ -54,12 +59,31 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
         if num >= MIN_LOOP_CALLS * max(counts.get(site[1:], 0), 1):
             bodies[site[0].function, site[1:], num].append(site)
     found: dict[Site, Loop] = {}
-    for (_, caller, num), body in sorted(bodies.items(), key=lambda item: len(item[0][1])):
+    each = [(num, body) for (_, _, num), lines in bodies.items() for body in _interleaved(graph, lines, sites)]
+    for num, body in sorted(each, key=lambda item: len(item[1][0])):
+        caller = body[0][1:]
         if not any(caller[level:] in found for level in range(len(caller))):
-            one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]])
+            around = [site for site, rows in sites.items() if site[0].function == body[0][0].function]
+            around = [site for site in around if site[1:] == caller and 2 * _most_calls(graph, sites[site]) >= num]
+            one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]], around)
             if one_loop is not None:
                 found |= dict.fromkeys(body, one_loop)
     return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: -one.work.share))
+
+
+def _interleaved(graph: Graph, lines: list[Site], sites: Mapping[Site, list[int]]) -> list[list[Site]]:
+    """Return groups of lines that run in turns with each other: one loop after the other is two."""
+    ran = []
+    for site in lines:
+        mine = [i for i in sites[site] if graph.operators[i].phase != "backward"]
+        ran.append((mine[0], mine[-1], site))
+    found, end = list[list[Site]](), -1
+    for first, last, site in sorted(ran, key=lambda each: each[:2]):
+        if first > end:
+            found.append([])
+        found[-1].append(site)
+        end = max(end, last)
+    return found
 
 
 def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
@@ -69,6 +93,11 @@ def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
         if graph.operators[i].phase != "backward" and graph.computes(i):
             calls[graph.operators[i].name, graph.operators[i].stack].append(i)
     return sorted(calls.values(), key=graph.time, reverse=True)
+
+
+def _most_calls(graph: Graph, rows: list[int]) -> int:
+    """Return how often some line runs the operator that it runs most often."""
+    return max(map(len, _calls(graph, rows)), default=0)
 
 
 def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
@@ -86,7 +115,8 @@ def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
     return 0
 
 
-def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | None:
+def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: list[Site]) -> Loop | None:
+    """Return the loop of some lines that run so often; ``around`` are those that may stand between them too."""
     every = _calls(graph, rows)
     calls = [each for each in every if 2 * len(each) >= num]
     rarely = {i for each in every if 2 * len(each) < num for i in each}
@@ -94,19 +124,31 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | N
     members = next(each for each in calls if len(each) == num)
     if any(graph.operators[i].phase == "backward" for i in range(members[0], members[-1])):
         return None
-    collected = [value for each in calls for value in _collected(graph, each, rows)]
+    collected = {value for each in calls for value in _collected(graph, each, rows)}
     chain = max(num * _longest_chain(graph, each, collected) // len(each) for each in calls)
-    kind: Literal["independent", "recurrent"] = "independent"
+    kind: LoopKind = "independent"
+    moves: Literal["", "before", "after"] = ""
+    form, line = "", min((site[0] for site in body), key=lambda frame: frame.line)
     if chain > MAX_INDEPENDENT * num:
         if any(len(_largest_layer(graph, each)) < MIN_LOOP_CALLS for each in calls):
             return None
-        kind = "recurrent"
+        run = _longest_run(graph, around, [i for each in calls for i in each])
+        if len(set(run) & set(members)) < MIN_LOOP_CALLS:
+            return None
+        one = recurrence_of(graph, run, collected)
+        kind, form = "recurrent", one.form
+        if not form:
+            rows = _of_statements(graph, rows, one.before | one.after)
+            if not rows:
+                return None
+            kind, line = "separable", graph.work(rows).lines[0]
+            moves = "after" if any(site[0] == line for site in one.after) else "before"
     computing = [i for i in rows if graph.computes(i)]
     viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
         kind=kind,
         work=graph.work(rows),
-        line=min((site[0] for site in body), key=lambda frame: frame.line),
+        line=line,
         called=_called(graph, len(body[0]), [i for each in calls for i in each]) if len(body) == 1 else (),
         num_calls=num,
         longest_chain=chain,
@@ -116,7 +158,41 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | N
         overhead_share=(1 - 1 / num)
         * (len(computing) * graph.cheapest_ns() + viewing)
         / max(graph.step_ns[graph.last_step], 1),
+        form=form,
+        moves=moves,
     )
+
+
+def _longest_run(graph: Graph, sites: list[Site], operators: list[int]) -> list[int]:
+    """Return what runs in the longest of the times that a loop is run, as a layer of several does; no views.
+
+    That is what the lines from the first to the last of these call, one after the other.
+    """
+    caller, lines = sites[0][1:], [site[0] for site in sites]
+    first, last = min(each.line for each in lines), max(each.line for each in lines)
+
+    def is_inside(operator: int) -> bool:
+        stack = graph.operators[operator].stack
+        site = stack[len(stack) - len(caller) - 1 :] if len(stack) > len(caller) else ()
+        return (
+            bool(site)
+            and site[1:] == caller
+            and site[0].function == lines[0].function
+            and first <= site[0].line <= last
+        )
+
+    mine = [
+        i
+        for i in range(min(operators), max(operators) + 1)
+        if graph.operators[i].phase != "backward" and not graph.operators[i].is_view
+    ]
+    return max((list(run) for is_own, run in groupby(mine, is_inside) if is_own), key=len)
+
+
+def _of_statements(graph: Graph, rows: list[int], sites: Collection[Site]) -> list[int]:
+    """Return the operators that some lines call, with their backward passes."""
+    mine = {i for i in rows if graph.operators[i].phase != "backward" and graph.operators[i].stack in sites}
+    return [i for i in rows if i in mine or graph.operators[i].forward in mine]
 
 
 def _called(graph: Graph, depth: int, operators: list[int]) -> tuple[Frame, ...]:

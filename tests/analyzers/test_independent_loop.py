@@ -91,9 +91,66 @@ def test_the_line_of_a_loop_is_the_innermost_that_loops(recording):
     assert independent_loop.find(t)[0].where[0].line == 16
 
 
+@pytest.mark.parametrize("dearest", [6, 9])
+def test_the_loop_that_takes_most_of_the_window_is_named_first(recording, dearest):
+    def two(t):
+        for line, name in ((6, "mul.Tensor"), (9, "exp")):
+            for _ in range(4):
+                last = t.op(name, t.value(4), line=line, ns=100)
+        return last
+
+    def time_of(t, flow, one):
+        time = flow.time_of(t, one.work.operators)
+        return time if one.lines[0].line == dearest else span(time.start[0], time.start[0] + 1)
+
+    (finding,) = independent_loop._RULE._replace(time_of=time_of).find(tables(recording, steps(two)))
+    assert finding.where[0].line == dearest
+
+
 def test_beside_a_device_the_host_s_time_goes_but_for_one_call(recording):
     t = tables(recording, steps(averages), devices=GPU)
     (finding,) = independent_loop.find(t)
     assert finding.without is not None
     assert total(finding.without.host) == pytest.approx(2 * 5 / 6 * (6 * 100_000 + 5 * 10_000), abs=50)
     assert len(finding.without.tasks) == 12
+
+
+def walks(t):
+    """Average six weights at line 96, in a loop at line 95."""
+    for _ in range(6):
+        weight, average = t.value(4, 4, role="parameter"), t.value(4, 4, role="buffer")
+        t.op("lerp_", weight, into=average, line=96, phase="optimizer")
+    return t.op("sum", t.value(4), line=8)
+
+
+HEAD = "for name, value in teacher.state_dict().items():"
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "call", "after"),
+    [
+        (HEAD, "value.lerp_(net.state_dict()[name], 0.1)", "net.state_dict()", "value.lerp_(state_dict[name], 0.1)"),
+        (
+            "for i, mean in enumerate(means):",
+            "mean.lerp_(list(self.net.parameters())[i], 0.1)",
+            "list(self.net.parameters())",
+            "mean.lerp_(parameters[i], 0.1)",
+        ),
+        ("for net, value in pairs:", "value.lerp_(net.state_dict()[name], 0.1)", "", ""),  # another model in each turn
+        (HEAD, "value.lerp_(next(weights), 0.1)", "", ""),  # another value in each turn
+        (HEAD, "value.lerp_(next(net.parameters()), 0.1)", "", ""),  # an iterator, which turns would use up
+        ("", "value.lerp_(net.state_dict()[name], 0.1)", "", ""),  # what the loop changes is not known
+    ],
+)
+def test_a_walk_over_the_model_that_is_the_same_in_each_turn_is_made_before_the_loop(
+    recording, head, line, call, after
+):
+    t = tables(recording, steps(walks), loops={"train.py": ((95, 96),)})
+    t.capture.lines.update({("train.py", 96): line} | ({("train.py", 95): head} if head else {}))
+    (finding,) = independent_loop.find(t)
+    advised = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert [each.id for each in advised] == (["call-once"] if call else ["vectorise-loop"])
+    if call:
+        assert advised[0].title.startswith(f"Call {call} once, before the loop")
+        assert advised[0].after.endswith(f"\n{after}")
+        assert 0 < advised[0].saves_ns[0] < advised[0].saves_ns[1] < finding.lost_ns

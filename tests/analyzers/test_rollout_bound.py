@@ -114,3 +114,23 @@ def test_calls_that_compute_the_same_again_are_named_as_that(running, content, f
     r.op("aten::linear", 9000, 9900, sequence=1)
     capture = replace(r.capture(attribution=r), dataflow=table.graph().flow)
     assert bool(rollout_bound.find(build_tables(capture, capture.trace))) is found
+
+
+@pytest.mark.parametrize(("calls", "share"), [(6, 0.59), (1, 0.0)])
+def test_of_the_time_without_gradients_what_the_data_flow_shows_of_the_model_counts(running, calls, share):
+    r = running("inference", [6.6] * 20)
+    r.rows = [row for row in r.rows if row.name != "aten::mm"]
+    table = Table()
+    weight = table.value(4, 4)
+    for call in range(6):
+        name = "addmm" if call < calls else "gelu"
+        r.op(f"aten::{name}", 1000 * call, 1000 * call + 900)
+        table.op(name, table.value(4, 4), line=5)
+    for k in range(4):
+        r.op("aten::lerp_", 6000 + 700 * k, 6000 + 700 * k + 600)
+        table.op("lerp_", into=weight, line=60)
+    r.op("aten::mm", 9000, 9900, sequence=1)
+    table.op("mm", weight, line=7, module="student", sequence_nr=1)
+    capture = replace(r.capture(attribution=r), dataflow=table.graph().flow)
+    found = rollout_bound.find(build_tables(capture, capture.trace))
+    assert [each.share for each in found] == ([pytest.approx(share, abs=0.01)] if share else [])

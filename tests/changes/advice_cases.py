@@ -41,6 +41,7 @@ SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at"
 MADE = {**LOADS_ONCE, **SLOW}
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
 LOOPS = ("train.py", "torch/optim/swa_utils.py", "torch/nn/utils/clip_grad.py")  # files that loop over tensors
+WALK = {"call": "model.state_dict()", "name": "state_dict", "line": "sizes = len(state_dict)"}
 NORM = {
     "operator": "F.layer_norm",
     "over": "dimension 1",
@@ -186,10 +187,16 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
-    "recurrence": ({"kind": "recurrent", "issuer": ISSUER | {"reads": 0.0}},),
-    "independent-loop": tuple(
-        {"kind": "independent", "num_calls": 640, "issuer": ISSUER | {"reads": 0.0}, **more}
-        for more in ({}, *({"of_model": True, "library": each} for each in LOOPS))
+    "recurrence": tuple(
+        {"issuer": ISSUER | {"reads": 0.0}, "kind": kind, "form": form, "moves": "before"}
+        for kind, form in (("recurrent", "GRU"), ("recurrent", "scan"), ("separable", ""))
+    ),
+    "independent-loop": (
+        {"kind": "independent", "num_calls": 640, "unchanging": WALK, "not_computing": 0.9},
+        *(
+            {"kind": "independent", "num_calls": 640, "issuer": ISSUER | {"reads": 0.0}, **more}
+            for more in ({}, *({"of_model": True, "library": each} for each in LOOPS))
+        ),
     ),
     "work-on-nothing": (
         {"kind": "one-hot"},

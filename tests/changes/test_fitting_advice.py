@@ -256,10 +256,10 @@ def test_what_no_loader_made_may_be_prepared_by_other_means_too():
 
 
 def test_of_a_recurrence_little_is_certain():
-    loop = {"issuer": {"file": "a.py", "line": 3, "num": 400.0, "share": 1.0, "reads": 0}, "kind": "recurrent"}
-    (p,) = advised("recurrence", TRAINING, facts=loop)
-    assert (p.title[:18], p.saves_ns[0] / p.saves_ns[1]) == ("Call few operators", pytest.approx(0.1 / 0.95))
-    assert "nn.GRU" in p.after
+    issuer = {"file": "a.py", "line": 3, "num": 400.0, "share": 1.0, "reads": 0}
+    (p,) = advised("recurrence", TRAINING, facts={"issuer": issuer, "kind": "recurrent", "form": "GRU"})
+    assert (p.title[:10], p.saves_ns[0] / p.saves_ns[1]) == ("Use nn.GRU", pytest.approx(0.1 / 0.95))
+    assert "nn.GRU(" in p.after
 
 
 @pytest.mark.parametrize(("in_model", "share", "fits"), [(True, 0.9, True), (False, 0.9, False), (False, 0.4, True)])

@@ -155,3 +155,12 @@ def test_the_lines_that_all_of_a_loop_is_called_through_are_known():
         t.op("copy_", each, into=t.value(4), line=16, at=(20, 95))
     (found,) = loops(t.graph())
     assert (found.line.line, [frame.line for frame in found.called]) == (95, [20, 16])
+
+
+def test_two_loops_of_one_function_that_run_as_often_are_two():
+    t = Table()
+    for line, inner in ((107, 30), (109, 60)):
+        for _ in range(8):
+            t.op("mul_", into=t.value(4), line=inner, at=(line,), phase="other")
+            t.op("sqrt", t.value(4), line=inner + 1, at=(line,), phase="other")
+    assert sorted((one.line.line, one.num_calls) for one in loops(t.graph())) == [(107, 8), (109, 8)]

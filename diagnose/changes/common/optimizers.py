@@ -56,7 +56,7 @@ class Implementation:
     launches: tuple[int, int]  # that a step of the optimizer makes, where least and where most is saved
     fewer_passes: tuple[float, float]  # share of the passes over memory that is spared
     on_device: tuple[float, float]  # of the loop's cost, what goes
-    on_cpu: tuple[float, float] | None  # there the operators' arithmetic stays; None: no gain
+    on_cpu: tuple[float, float] | None  # where the cost is without what stays of the operators; None: no gain
     serves_own: bool = False  # whether it is what an optimizer of the author's own can be written with
 
 
@@ -162,12 +162,13 @@ def _merged_updates(
     """
     import numpy as np
 
+    from diagnose.analyzers.unfused_optimizer import one_by_one
     from diagnose.model.intervals import contains, intersect, span, total
     from diagnose.replay.effects import effect_of_tasks
 
     if finding.facts.get("in_graph"):
         return _merged_nodes(t, finding)
-    host = intersect(t.updates, span(*t.steps.window))
+    host = intersect(t.updates if t.device_id >= 0 else one_by_one(t), span(*t.steps.window))
     today = finding.facts.get("launches")
     if not total(host) or not isinstance(today, int | float) or today <= 0:
         return None
