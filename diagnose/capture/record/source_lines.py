@@ -428,8 +428,7 @@ class SourceLines:
                 if first <= line <= last or first in heads:
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
-            if not is_installed(name):
-                _add_function(each, source, line, self._trees[name])
+            _add_function(each, name, line, source, self._trees[name])
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
@@ -469,9 +468,9 @@ def _text_of(source: Sequence[str], first: int, last: int) -> str:
     return textwrap.dedent("\n".join(mask_code(line.rstrip()) for line in source[first - 1 : last]))
 
 
-def _add_function(stored: _Stored, source: Sequence[str], line: int, tree: SourceTree) -> None:
+def _add_function(stored: _Stored, name: str, line: int, source: Sequence[str], tree: SourceTree) -> None:
     """Store the text of the innermost function around a line, if it is short, and what its names are bound to."""
-    around = (at for at in tree.texts if at[0] <= line <= at[1])
+    around = (at for at in tree.texts if at[0] <= line <= at[1] and not is_installed(name))
     inner = min(around, key=lambda at: at[1] - at[0], default=None)
     if inner is None or str(inner[0]) in stored.texts or inner[1] - inner[0] >= MAX_FUNCTION_LINES:
         return
