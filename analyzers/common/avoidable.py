@@ -219,8 +219,12 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
             if one.kind in titles:
                 line = _in_loop(flow, one)
                 text = f"The loop at {at(line)} makes {one.num_calls} calls a step{words(one)}"
-                facts = {"kind": one.kind, "num_calls": one.num_calls, "issuer": issuer(line, one.work)}
-                facts |= {"of_model": one.of_model, "form": one.form, "moves": one.moves}
+                facts: dict[str, object] = {"kind": one.kind, "num_calls": one.num_calls}
+                facts |= {"issuer": issuer(line, one.work)} | {
+                    "of_model": one.of_model,
+                    "form": one.form,
+                    "moves": one.moves,
+                }
                 share = calling_share(one.work, one.overhead_share)
                 yield Avoidable(titles[one.kind], text, one.work, (line, *one.work.lines), facts, share)
 
