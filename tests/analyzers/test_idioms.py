@@ -25,7 +25,7 @@ def found(tmp_path):
         path.write_text("\n".join(each.removesuffix("# slow").rstrip() for each in lines))
         os.utime(path, (1e9, 1e9))
         file = SourceLines(tmp_path).stored([(path.name, line)])["files"][path.name]
-        functions = [(int(first), each) for first, each in file["functions"].items()]
+        functions = [(int(first), each) for first, each in file["texts"].items()]
         sampled = {int(number): each for number, each in file["lines"].items()}
         source = source_at(line, functions, sampled, [Binding(*each) for each in file["bindings"]])
         return idiom_of(source) if source is not None else None
