@@ -30,31 +30,20 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     found = each[p.id]
     least, most = map(duration, found.range_ns)
     has_range = found.is_promise and least != most
-    words = saving(found, is_alone=not has_range)
+    words = saving(found)
     if has_range:
         words += tr(" ({words})", words=tr("{low} to {high}", low=least, high=most))
     return f"{words}{behind(found)}"
 
 
-def saving(p: Prediction, *, is_alone: bool = True, answers: bool = False) -> str:
-    """Return what a change saves, and of which finding's time; of a wide range its ends, or the most.
-
-    Args:
-        p: the prediction.
-        is_alone: whether no range follows, which may reach beyond the finding's time.
-        answers: whether its finding is the one that answers, whose time the headline states.
-    """
+def saving(p: Prediction) -> str:
+    """Return what a change saves; of a wide range the most."""
     if not p.is_promise:
-        words = "saves up to {time} per step" if p.has_steps else "saves up to {time}"
-        if answers and p.of_ns is not None and duration(p.of_ns) != duration(p.most_ns):
-            words = "saves up to {time} of the {part}"
-        return tr(words, time=duration(p.most_ns), part=duration(p.of_ns))
+        return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=duration(p.most_ns))
     words = "saves {time} per step" if p.has_steps else "saves {time}"
     if p.saves_elsewhere:
         words = "saves {time} ({part} of this finding, {rest} elsewhere)"
         words = "saves {time} per step ({part} of this finding, {rest} elsewhere)" if p.has_steps else words
-    elif p.part_ns is not None and is_alone:
-        words = "saves {time} of the {part}"
     part = p.part_ns or p.saves_ns
     return tr(words, time=duration(p.saves_ns), part=duration(part), rest=duration(abs(p.saves_ns - part)))
 

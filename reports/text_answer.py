@@ -135,7 +135,7 @@ def _card(card: Card, a: Answer, number: int, *, is_brief: bool) -> Iterator[Ren
     if found is not None and a.now_ns > 0:
         saves.append(tr("predicted: ") if trial is not None else "", "dim")
         shown = replace(found, has_steps=False) if is_brief else found  # without "per step"
-        saves.append(unbroken(saving(shown, answers=number == 1)), "green")
+        saves.append(unbroken(saving(shown)), "green")
         after = behind(found, a.cards).lstrip(",， ")
         saves.append(after and f"  {re.sub(UNBROKEN, NO_BREAK, unbroken(after))}", "dim")
     else:

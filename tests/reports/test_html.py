@@ -82,7 +82,7 @@ def test_the_first_screen_is_headline_bars_and_actions(forms):
     assert "The step waits for its batch, loaded in the main process (30.0 % to gain)" in first
     assert "Step now" in first
     assert "Step possible 12.0 ms 1.7 × 12.0 ms to 13.0 ms, 1.5 to 1.7 ×" in first
-    assert "saves 5.00 ms of the 6.00 ms" in first
+    assert "saves 5.00 ms per step" in first
     assert "saves 3.00 ms per step , after change 1 (without: up to 2.40 ms)" in first
     assert "train. py: 31 in main" in first
 

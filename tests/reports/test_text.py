@@ -172,7 +172,7 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     assert bars[1] == "  step possible   12.0 ms  " + "█" * 18 + "  1.7 × (1.5 to 1.7 ×)"
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
-    assert "     train.py:31  saves 5.00 ms of the 6.00 ms" in lines
+    assert "     train.py:31  saves 5.00 ms per step" in lines
     assert "     train.py:42  saves 3.00 ms per step  after change 1 (without: up to" in lines
     assert "     2.40 ms) · may change the numbers" in lines
 
