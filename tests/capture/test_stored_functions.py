@@ -36,7 +36,7 @@ def stored(folder, line):
 
 def test_a_method_comes_with_its_module_and_its_attributes(tmp_path):
     file = stored(tmp_path, 13)
-    (text,) = file["functions"].values()
+    (text,) = file["texts"].values()
     assert text.startswith("def draw(self):\n    token = ")
     assert "hf_0123456789" not in text
     assert [tuple(each) for each in file["bindings"]] == [
@@ -48,10 +48,10 @@ def test_a_method_comes_with_its_module_and_its_attributes(tmp_path):
 
 
 def test_outside_of_functions_the_outermost_loop_is_stored(tmp_path):
-    assert stored(tmp_path, 16)["functions"] == {"14": "for step in range(3):\n    for row in step:\n        use(row)"}
+    assert stored(tmp_path, 16)["texts"] == {"14": "for step in range(3):\n    for row in step:\n        use(row)"}
 
 
 def test_an_inner_function_comes_with_names_of_the_outer_one(tmp_path):
     file = stored(tmp_path, 20)
-    assert list(file["functions"]) == ["19"]
+    assert list(file["texts"]) == ["19"]
     assert ("kept", "main", "kept = sorted(range(9))") in file["bindings"]
