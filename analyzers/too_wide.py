@@ -8,7 +8,7 @@ Why it costs
     float64 moves twice the bytes of float32. Most GPUs compute it at 1/32 to 1/64 of the rate.
 
 What to do
-    Make float32 where the values come in: at the line of a buffer, an array or a dataset.
+    Make float32 at the place that makes the values: at the line of a buffer, an array or a dataset.
 
 How sure
     High that the type is wider. Only you know whether the digits are needed. Needs `diagnose trace`.

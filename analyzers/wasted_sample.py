@@ -53,7 +53,7 @@ META = RuleMeta(
 ADVICE = (
     Advice(
         id="cut-first",
-        title="Cut the part that the sample uses first, and compute that alone",
+        title="Cut first, then compute: only the part that the sample uses",
         numerics=rounding("each element of it is computed as before"),
         after="{cut.text}   # of {cut.place}: before what {cut.lines}, not after it",
         needs="the random numbers of the cut drawn first, in the order in which they are drawn now",

@@ -1,10 +1,9 @@
 """Write the slow line in a faster form that gives the same.
 
 What it does
-    Names a line that takes its time in a known slow form, and shows the faster one with the names of the script: draws
-    by weights that go through all of them, lists that are cut at their front or searched, rows of pandas, arrays that
-    grow by copies, files and patterns that are read or made at each call, an order of all items for a few of them,
-    tensors made of lists of arrays.
+    Rewrites a slow line with the script's own names. Known forms: draws by weights, lists that are cut at their front
+    or searched, rows of pandas, and arrays that grow by copies. Also files read and patterns made at each call, a sort
+    for a few items, and tensors made of lists of arrays.
 
 What to watch
     Each form states what it needs, such as weights that stay the same.
