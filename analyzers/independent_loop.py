@@ -150,7 +150,7 @@ _LOOP = Advice(
     numerics=rounding("a product and a sum may be rounded once; compare the loss of the first steps"),
     after=_OVER_TENSORS,
     needs="lists of tensors on one device",
-    when=lambda f, _: f.facts.get("of_model"),
+    when=lambda f, _: f.facts.get("of_model") and not f.facts.get("with_gradients"),
     least=0.7,
     most=0.98,
 )
@@ -184,4 +184,13 @@ with torch.no_grad():
         when=_in_file("torch/nn/utils/clip_grad.py"),
     ),
     _LOOP,
+    replace(
+        _LOOP,
+        title="Leave the penalty of the parameters{at} to the optimizer: weight_decay is twice its coefficient",
+        numerics=rounding("the gradients are added in another order; the decay of AdamW is another regularisation"),
+        before="",
+        after="",
+        needs="a penalty that is a sum of squares, and an optimizer that adds weight_decay to the gradients",
+        when=lambda f, _: f.facts.get("of_model") and f.facts.get("with_gradients"),
+    ),
 )

@@ -222,6 +222,7 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
                 facts: dict[str, object] = {"kind": one.kind, "num_calls": one.num_calls}
                 facts |= {"issuer": issuer(line, one.work)} | {
                     "of_model": one.of_model,
+                    "with_gradients": one.with_gradients,
                     "form": one.form,
                     "moves": one.moves,
                 }

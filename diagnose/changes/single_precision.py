@@ -1,7 +1,8 @@
 """Compute in float32 instead of float64.
 
 What it does
-    Makes float32 at the place that makes the values: at the line of a buffer, an array or a dataset. This halves the bytes.
+    Makes float32 at the place that makes the values: the line of a buffer, an array or a dataset. This halves the
+    bytes.
 
 What to watch
     Solvers and long sums may need float64. A trial converts the model and the inputs of its forward.

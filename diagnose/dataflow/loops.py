@@ -42,6 +42,7 @@ class Loop(NamedTuple):
     same_weights: bool  # otherwise their weights have to be stacked too
     of_model: bool  # its turns read parameters or gradients outside of modules: averages, norms, penalties
     overhead_share: float  # what calling operators costs at least, of the step: what fewer calls would save
+    with_gradients: bool = False  # a backward pass goes through it
     form: str = ""  # of a recurrent loop: the closed form of what its turns hand on (Recurrence)
     moves: Literal["", "before", "after"] = ""  # of a separable one: where its line can go
 
@@ -158,6 +159,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
         overhead_share=(1 - 1 / num)
         * (len(computing) * graph.cheapest_ns() + viewing)
         / max(graph.step_ns[graph.last_step], 1),
+        with_gradients=any(graph.backward[i] for i in computing),
         form=form,
         moves=moves,
     )

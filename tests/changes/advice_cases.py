@@ -195,7 +195,9 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "independent", "num_calls": 640, "unchanging": WALK, "not_computing": 0.9},
         *(
             {"kind": "independent", "num_calls": 640, "issuer": ISSUER | {"reads": 0.0}, **more}
-            for more in ({}, *({"of_model": True, "library": each} for each in LOOPS))
+            for more in (
+                {}, {"of_model": True, "with_gradients": True}, *({"of_model": True, "library": each} for each in LOOPS)
+            )
         ),
     ),
     "work-on-nothing": (
