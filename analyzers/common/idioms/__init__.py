@@ -32,7 +32,7 @@ IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     few_of_sorted,
     stacked_arrays,
 )
-MIN_SHARE = 0.3  # of the samples, at the line: of fewer the line beside it takes the time
+MIN_IDIOM_SHARE = 0.3  # of the samples, at the line: of fewer the line beside it takes the time
 MAX_LINES_APART = 2  # of one loop
 
 
@@ -55,7 +55,7 @@ def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int 
         at[file, line] += num
         functions.setdefault((file, line), set()).add(function)
     for (file, line), num in at.most_common():
-        if num < MIN_SHARE * all_samples:
+        if num < MIN_IDIOM_SHARE * all_samples:
             break
         if not is_own_file(file):
             continue

@@ -368,7 +368,7 @@ def _of_samples(tree: ast.Module) -> Iterator[int]:
 
 MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same line twice
 MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
-MAX_FUNCTION_LINES = 120  # of one whose text is stored
+MAX_TEXT_LINES = 120  # of one whose text is stored
 
 
 class _Stored(NamedTuple):
@@ -472,7 +472,7 @@ def _add_function(stored: _Stored, name: str, line: int, source: Sequence[str], 
     """Store the text of the innermost function around a line, if it is short, and what its names are bound to."""
     around = (at for at in tree.texts if at[0] <= line <= at[1] and not is_installed(name))
     inner = min(around, key=lambda at: at[1] - at[0], default=None)
-    if inner is None or str(inner[0]) in stored.texts or inner[1] - inner[0] >= MAX_FUNCTION_LINES:
+    if inner is None or str(inner[0]) in stored.texts or inner[1] - inner[0] >= MAX_TEXT_LINES:
         return
     text = stored.texts[str(inner[0])] = _text_of(source, *inner)
     read = (one for one in tree.bindings if one.name.rpartition(".")[2] in text)
