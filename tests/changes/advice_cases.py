@@ -164,7 +164,13 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "late", "late_rank": 1, "cause": "more-work"}, {"late_rank": 1, "is_exchange": False},
         {"kind": "late", "late_rank": 1, "cause": "slower-host", "hosts": ("one",)},
     ),
-    "wasted-sample": ({"kind": "cut", "single_process": True, "slow_line": LINE},),
+    "wasted-sample": (
+        {"kind": "cut", "single_process": True, "slow_line": LINE},
+        {
+            "kind": "cut", "single_process": True, "slow_line": LINE,
+            "cut": {"place": "train.py:9", "text": "x[:1]", "lines": "line 7 computes"},
+        },
+    ),
     "dead-work": (
         {"kind": "zero factor"},
         *(

@@ -79,5 +79,5 @@ def test_a_diagnosis_that_does_not_agree_with_itself_is_noticed(d, name):
 
 def test_every_check_is_tried(d):
     assert d.headline
-    tried = {"queue", "partition", "waterfall", "text", "as_json", "as_page", *OFF}
+    tried = {"queue", "partition", "waterfall", "text", "lines", "as_json", "as_page", *OFF}
     assert {check.__name__ for check in reports.CHECKS} == tried
