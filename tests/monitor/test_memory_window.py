@@ -134,7 +134,7 @@ import sys, torch
 model = torch.nn.Linear(256, 512)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 outputs = []
-for i in range(130):
+for i in range(400):
     out = model(torch.ones(2048, 256))
     out.mean().backward()
     optimizer.step()
