@@ -11,7 +11,7 @@ from diagnose.model.shapes import num_elements
 
 __all__ = [
     "Graph", "Work", "base_name", "components", "graph_of", "is_arithmetic", "is_copy", "is_pointwise", "is_product",
-    "is_reduction", "num_bytes", "plain_name", "start_of_backward",
+    "is_reduction", "num_bytes", "plain_name", "start_of_backward", "starts_backward",
 ]  # fmt: skip
 
 # These write every element of their target whatever it held; each also as a `_foreach` form.
@@ -365,5 +365,9 @@ def components(
 def start_of_backward(graph: Graph, i: int) -> Operator:
     """Return the operator that makes the first gradient of an operator's backward pass."""
     before = (graph.operators[j] for j in range(i, -1, -1))
-    starts = (one for one in before if one.forward < 0 and plain_name(one.name) == "ones_like")
-    return next(starts, graph.operators[i])
+    return next(filter(starts_backward, before), graph.operators[i])
+
+
+def starts_backward(one: Operator) -> bool:
+    """Return whether an operator makes the first gradient of a backward pass."""
+    return one.forward < 0 and plain_name(one.name) == "ones_like"

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name, components, plain_name, start_of_backward
+from diagnose.dataflow.graph import Graph, Work, base_name, components, plain_name, start_of_backward, starts_backward
 from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator
 
 __all__ = ["DeadWork", "dead_work"]
@@ -113,7 +113,7 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
     """Return a record of gradients with what they are taken of: frozen parameters, or what has others."""
     rows = record.work.operators
     passed = {i: one.forward for i in rows if (one := graph.operators[i]).forward >= 0}
-    starts = [i for i in range(len(graph.operators)) if _starts_backward(graph.operators[i])]
+    starts = [i for i in range(len(graph.operators)) if starts_backward(graph.operators[i])]
     passes = {bisect_right(starts, i) for i in rows}
     needed_rows = {
         i
@@ -216,10 +216,6 @@ def _parting(one: Operator, other: Operator) -> tuple[Frame | None, Frame | None
     """Return where the stacks of two operators part, from the outermost frame on; their lines if they are the same."""
     pairs = zip(reversed(one.stack), reversed(other.stack), strict=False)
     return next((pair for pair in pairs if pair[0] != pair[1]), (one.place, other.place))
-
-
-def _starts_backward(one: Operator) -> bool:
-    return one.forward < 0 and plain_name(one.name) == "ones_like"
 
 
 def _result(graph: Graph, group: list[int], stacks: set[tuple[Frame, ...]]) -> _Place:

@@ -1,7 +1,7 @@
 """The catalogue of slow forms of Python: each is a pattern in the tree of the line that samples name.
 
 Each function of ``IDIOMS`` takes the ``Source`` of a line and returns its faster form with the user's own names, None
-where the line is no such form. `idiom_at` asks them of the line at which most of the samples are.
+if the line has no such form. `idiom_facts` tries them on the line at which most of the samples are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
 from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
 from diagnose.analyzers.common.idioms.source import Idiom, Source, source_at
+from diagnose.analyzers.common.locate import MAX_LINES_APART
 from diagnose.model.assignments import Binding, StoredSource
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import is_own_file
@@ -32,8 +33,7 @@ IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     few_of_sorted,
     stacked_arrays,
 )
-MIN_IDIOM_SHARE = 0.3  # of the samples, at the line: of fewer the line beside it takes the time
-MAX_LINES_APART = 2  # of one loop
+MIN_IDIOM_SHARE = 0.3  # of the samples, at the line: with fewer another line takes the time
 
 
 def idiom_of(source: Source) -> Idiom | None:
@@ -42,12 +42,12 @@ def idiom_of(source: Source) -> Idiom | None:
 
 
 def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int | None = None) -> Facts:
-    """Return the idiom of the line that samples are at most often, with its share of them; {} where there is none.
+    """Return the idiom of the line that samples are at most often, with its share of them; {} if it has none.
 
     Args:
         t: tables of one rank.
         seen: how often the sampler saw each file, line and function.
-        total: samples of which it is a share, those of ``seen`` where it is None.
+        total: samples of which it is a share, those of ``seen`` if it is None.
     """
     all_samples = max(total or sum(seen.values()), 1)
     at, functions = Counter[tuple[str, int]](), dict[tuple[str, int], set[str]]()

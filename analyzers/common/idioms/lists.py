@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, replaced, same
+from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, replaced, runnable, same
 from diagnose.model.assignments import assigned, name_of
 
 __all__ = ["cut_front", "indexed_deque", "searched_list"]
@@ -179,8 +179,8 @@ def searched_list(source: Source) -> Idiom | None:
         made = f"set({name})   # once, where {name} is made"
         title, needs = f"Look up in a set of {name} instead of going through the list", f"{kept} kept as {name} changes"
     added = [f"{kept}.add({ast.unparse(call.args[0])})   # beside {ast.unparse(call)}" for call in grows[:1]]
-    after = "\n".join([f"{kept} = {made}", _runnable(source.now(by)), *(added if not is_position else [])])
-    before = _runnable(source.now({}))
+    after = "\n".join([f"{kept} = {made}", runnable(source.now(by)), *(added if not is_position else [])])
+    before = runnable(source.now({}))
     return Idiom(title, before, after, "", f"items that can be hashed, and {needs}", least=MIN_FOUND)
 
 
@@ -231,7 +231,3 @@ def indexed_deque(source: Source) -> Idiom | None:
 def _is_end(index: ast.expr) -> bool:
     """Return whether an index is a constant, which is near an end."""
     return isinstance(index.operand if isinstance(index, ast.UnaryOp) else index, ast.Constant | ast.Slice)
-
-
-def _runnable(text: str) -> str:
-    return f"{text} ..." if text.endswith(":") else text

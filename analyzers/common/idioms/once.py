@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in, replaced
+from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in, replaced, runnable
 from diagnose.model.assignments import assigned, name_of
 
 __all__ = ["made_each_time", "table_rows"]
@@ -40,13 +40,9 @@ def made_each_time(source: Source) -> Idiom | None:
     made = [f"with {ast.unparse(part)} as {name}:" for name in used if (part := opened[name]) is not None]
     made += [f"{'    ' if made else ''}{kept} = {ast.unparse(call)}"]
     where = "before the loop" if loop is not None else "in __init__" if is_method else "above the function"
-    after = f"# once, {where}\n" + "\n".join(made) + f"\n\n{_runnable(source.now({call: kept}))}"
+    after = f"# once, {where}\n" + "\n".join(made) + f"\n\n{runnable(source.now({call: kept}))}"
     title, condition = f"Call {ast.unparse(call.func)} once and keep its result", "if nothing writes into the result"
-    return Idiom(title, _runnable(source.now({})), after, condition, least=MIN_MADE)
-
-
-def _runnable(text: str) -> str:
-    return f"{text} ..." if text.endswith(":") else text
+    return Idiom(title, runnable(source.now({})), after, condition, least=MIN_MADE)
 
 
 def _is_maker(call: ast.Call) -> bool:

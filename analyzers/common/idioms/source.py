@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from diagnose.model.assignments import Binding, assigned, name_of
 
-__all__ = ["Idiom", "Source", "last_name", "parsed", "replaced", "same", "source_at"]
+__all__ = ["Idiom", "Source", "last_name", "parsed", "replaced", "runnable", "same", "source_at"]
 
 _ONCE = frozenset({"", "__init__", "__post_init__", "__new__", "setup"})  # where attributes get their values
 _MODULES = frozenset({"np", "numpy"})
@@ -98,7 +98,7 @@ class Source:
                 and not isinstance(tree.targets[0], ast.Subscript)]  # fmt: skip
 
     def kind(self, value: ast.expr | None, within: frozenset[str] = frozenset()) -> str:
-        """Return the type of an expression: "list", "array", "str", …; "" where the source does not show it."""
+        """Return the type of an expression: "list", "array", "str", …; "" if the source does not show it."""
         match value:
             case ast.Constant(value=known):
                 return type(known).__name__ if known is not ... else ""
@@ -116,7 +116,7 @@ class Source:
         return _DISPLAYS.get(type(value), "") if value is not None else ""
 
     def changes(self, value: ast.expr, within: frozenset[str] = frozenset()) -> bool | None:
-        """Return whether an expression may have another value at the next call; None where that is not known."""
+        """Return whether an expression may have another value at the next call; None if that is not known."""
         found: list[bool | None] = []
         for name in set(names_in(value)) - within:
             local = [] if "." in name else self.local.get(name, [])
@@ -210,6 +210,11 @@ def same(one: ast.AST | None, other: ast.AST | None) -> bool:
     return one is not None and other is not None and ast.unparse(one) == ast.unparse(other)
 
 
+def runnable(text: str) -> str:
+    """Return a statement, the head of one with a body that does nothing."""
+    return f"{text} ..." if text.endswith(":") else text
+
+
 def replaced(tree: ast.AST, by: Mapping[ast.AST, str]) -> str:
     """Return the text of a tree with other texts in the place of some of its nodes."""
     made = _Replaced(by).made(tree)
@@ -241,7 +246,7 @@ def parsed(text: str) -> ast.stmt | None:
     """Return the first statement of a text, of a head with a body of its own; None of what is no statement."""
     text = text.strip().removeprefix("el") if text.strip().startswith("elif") else text.strip()
     try:
-        body = ast.parse(f"{text} ..." if text.endswith(":") else text).body
+        body = ast.parse(runnable(text)).body
     except (SyntaxError, ValueError, RecursionError):
         return None
     return body[0] if body else None
