@@ -139,7 +139,7 @@ def ending_jobs(capturing):
 
 def step_jobs(capturing):
     """Return scripts of every kind of step, which end well."""
-    kinds = ("gan", "in_backward", "lbfgs", "scaler", "inference", "marker", "never", "phases", "teacher")
+    kinds = ("gan", "in_backward", "lbfgs", "scaler", "inference", "marker", "in_child", "never", "phases", "teacher")
     jobs = {kind: capturing.job("steps.py", kind, steps=6) for kind in kinds}
     jobs["profiled"] = capturing.job("steps.py", "profiled", steps=6, skip=4)
     jobs["profiled_always"] = capturing.job("steps.py", "profiled_always", steps=6, skip=4)

@@ -176,8 +176,14 @@ def test_a_profiler_that_never_ends_is_named(captured):
     assert "steps.py:" in result["failure"]
 
 
+def test_steps_of_a_child_process_are_supposed(captured):
+    result = captured["in_child"].result
+    assert (result["kind"], result["exit_code"]) == ("CaptureError", 5)
+    assert "its child processes may have" in result["failure"]
+
+
 def test_never_stepping_is_an_error(captured):
-    result = captured["never"].result
+    result = captured["never"].result  # of a process whose child has ended before
     assert (result["kind"], result["exit_code"]) == ("CaptureError", 5)
     assert "diagnose.step()" in result["failure"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import sys
 import tempfile
 import threading
@@ -97,9 +96,8 @@ def progress_made(session: Session) -> str:
 def _never_stepped(session: Session) -> str:
     if not session.listener.installed:
         return "the script never imported torch. Trace the script that trains or runs the model."
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
     # After a second of CPU time the finished child processes may well have done the training.
-    if children.ru_utime > 1.0 and not session.listener.num_events:
+    if session.children_s > 1.0 and not session.listener.num_events:
         return (
             "the script itself made no step; its child processes may have. Start the ranks with torchrun "
             "(torchrun … -m diagnose trace train.py), which traces each of them."

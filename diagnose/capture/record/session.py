@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import resource
 import sys
 import threading
 import time
@@ -191,6 +192,10 @@ def _flags(session: Session) -> FlagsRecord:
     return fitting(FlagsRecord, noted)
 
 
+def _children_s() -> float:
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
 def _ms(times: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(t / 1e6, 4) for t in times)
 
@@ -240,6 +245,7 @@ class Session:
         self.row_files: dict[str, str] = {}  # names by kind; one for which there was no room is missing
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._children_before_s = _children_s()
         self._report, self._stop, self.lines = report, stop, SourceLines(Path(self.cwd))
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
@@ -410,6 +416,11 @@ class Session:
     def num_steps(self) -> int:
         """Return the number of whole steps seen."""
         return self.plan.num_steps if self.plan is not None else 0
+
+    @property
+    def children_s(self) -> float:
+        """Return the CPU time of the child processes that have ended since the capture began."""
+        return _children_s() - self._children_before_s
 
     @property
     def spent_at(self) -> str:

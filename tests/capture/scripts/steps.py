@@ -1,5 +1,6 @@
 """Many ways to make steps: steps.py KIND."""
 
+import subprocess
 import sys
 
 import torch
@@ -152,6 +153,11 @@ def never():
     print(torch.ones(3).sum())
 
 
+def in_child():
+    busy = "import resource\nwhile resource.getrusage(resource.RUSAGE_SELF).ru_utime < 1.2: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
+
+
 def profiled(*, always):
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -173,7 +179,21 @@ def profiled(*, always):
 
 KINDS = {
     f.__name__: f
-    for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never, phases, teacher, masked)
+    for f in (
+        gan,
+        in_backward,
+        lbfgs,
+        scaler,
+        inference,
+        compiled,
+        marker,
+        cuda,
+        in_child,
+        never,
+        phases,
+        teacher,
+        masked,
+    )
 }
 if sys.argv[1].startswith("profiled"):
     profiled(always=sys.argv[1] == "profiled_always")
