@@ -1,10 +1,14 @@
 """Every way of stepping is found, and each recorded step goes from boundary to boundary."""
 
 import statistics
-from itertools import pairwise
+import sys
+from itertools import groupby, pairwise
 
 import pytest
+import torch
 
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.process.run import Tracer
 from diagnose.model.launched import usable_cores
 from diagnose.model.records import AutocastRecord
 from diagnose.trace_reader.documents import read_steps
@@ -220,3 +224,19 @@ def test_on_a_gpu(capturing):
     assert any(e.cat == "cuda_sync" for e in run.events("attribution"))
     assert run.info.gpus[0].in_use
     assert run.info.nvml.available or run.info.nvml.reason
+
+
+def test_a_step_passes_between_counting_functions_and_recording_them(tmp_path):
+    """Of a call that begins under the one profile function and ends under the other, torch 2.6 keeps nothing."""
+    model = torch.nn.Linear(8, 1)
+    seen = []
+    with Tracer(CaptureOptions(output=tmp_path / "capture", steps=3, skip=2, dataflow=False, sampler=False)) as tracer:
+        for _ in range(60):
+            model(torch.randn(4, 8)).sum().backward()
+            seen.append(type(sys.getprofile()).__name__)
+            tracer.step()
+    assert tracer.folder is not None
+    kinds = [kind for kind, _ in groupby(seen)]
+    counting = kinds.index("method")
+    assert kinds[counting + 1] == "NoneType"
+    assert len(kinds) > counting + 2  # the window with functions follows
