@@ -102,6 +102,7 @@ def assert_sound(folder, diagnosis):
     assert "differs from itself" in sham["note"]
 
 
+@pytest.mark.full
 def test_a_script_that_writes_harms_nothing_and_is_judged_by_its_spread(tmp_path, few_runs):
     assert_sound(tmp_path, proven_in(tmp_path, few_runs, "sham", train(before=RANDOM, after=WRITES)))
 

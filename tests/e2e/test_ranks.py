@@ -57,9 +57,9 @@ def port() -> int:
 @pytest.mark.parametrize(
     ("num", "launcher"),
     [
-        (2, "apart"),
-        (4, "torchrun"),
-        (2, "mpirun"),
+        (2, "torchrun"),
+        pytest.param(4, "torchrun", marks=pytest.mark.full),
+        pytest.param(2, "mpirun", marks=pytest.mark.full),
         pytest.param(4, "apart", marks=pytest.mark.full),
     ],
 )
