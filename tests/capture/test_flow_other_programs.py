@@ -286,7 +286,9 @@ distributed.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "dtensor"])
+@pytest.mark.parametrize(
+    "kind", ["ddp", *[pytest.param(kind, marks=pytest.mark.full) for kind in ("fsdp2", "dtensor")]]
+)
 def test_two_ranks_compute_what_they_compute_unrecorded(kind, tmp_path):
     if kind == "fsdp2" and torch.__version__.startswith("2.6."):
         pytest.skip("torch 2.6 shards no model in the memory of the host")

@@ -132,6 +132,7 @@ def test_losses_are_those_returned_or_else_those_of_backward():
     assert returned.losses[:15] == pytest.approx([7 * loss for loss in heard.losses[:15]])
 
 
+@pytest.mark.full
 def test_a_step_that_goes_on_where_it_was_is_judged_by_its_spread_and_that_is_said():
     step = make()()
     diagnosis = proven(lambda: step, "sham")
@@ -178,6 +179,7 @@ def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
     assert len(run.step_ns) == 10
 
 
+@pytest.mark.full
 def test_a_change_that_crashes_is_a_result_and_the_others_go_on(monkeypatch):
     broken = Patch(lambda _log, _options: fail(OSError("no")))
     monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, patch=broken))
