@@ -30,6 +30,7 @@ def run(folder, *options):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="see test_turn_process")
+@pytest.mark.full
 def test_every_form_is_reported(tmp_path):
     forms = "unchanged;unchanged;fused-optimizer;args:--fixed;args:--ends"
     done = run(tmp_path, "--forms", forms, "--seconds", "6", "--block", "0.05", "--raw", str(tmp_path / "raw.json"))
