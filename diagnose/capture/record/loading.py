@@ -77,7 +77,6 @@ class LoadingCounters:
         system = sum(b.system_s - a.system_s for a, b in pairs)
         found = {
             "processes": float(len(pairs)),
-            "counted_s": lasted,
             "cpu_share": (user + system) / lived,
             "major_faults_per_s": sum(b.major_faults - a.major_faults for a, b in pairs) / lasted,
             "swapped_mb": sum(b.swap_bytes for _, b in pairs) / 1e6,

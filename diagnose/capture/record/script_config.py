@@ -195,7 +195,7 @@ class ScriptConfig:
                 for optimizer in self._optimizers
             ]
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
-            self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
+            self._optimizer = {**described[0], "others": described[1:8]}
         self.count_loading()
 
     def autocast_entered(self, context: Any) -> None:
@@ -242,10 +242,8 @@ class ScriptConfig:
             **known.sizes,
             "counters": counters,
             "workers_busy": counters.get("cpu_share") if known.described["num_workers"] else None,
-            "batches_seen": known.batches,
             "batches_ready": round(known.ready / known.asked, 3) if known.asked else None,
             "batches_drew": self._drawn.of(known.dataset),
-            "num_loaders": sum(bool(each.described) for each in self._loaders.values()),
         }
 
     @property

@@ -215,10 +215,8 @@ class Taken:
         ``ready_share`` is the part of that time in which the thread could have run but had no core.
         """
         cost = self.cost_ns / self._watched_ns if self._watched_ns else 0.0
-        period = self._watched_ns / 1e6 / len(self.time_ns) if self.time_ns else self.period_ms
         return {
             "period_ms": self.period_ms,
-            "mean_period_ms": round(period, 3),
             "num_samples": len(self.time_ns),
             "cost_share": round(cost, 5),
             "ready_share": None
