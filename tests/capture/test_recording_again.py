@@ -26,12 +26,6 @@ def windows(monkeypatch):
         def start(self):
             self.running = True
 
-        def join_wait(self, iterator):
-            assert not iterator
-
-        def end_wait(self):
-            """No wait is joined."""
-
         def begin_step(self, number):
             """Mark nothing."""
 

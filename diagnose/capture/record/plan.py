@@ -33,33 +33,6 @@ from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
 from diagnose.model.growth import grows
 from diagnose.model.statistics import MIN_LONG_RATIO
 
-# How long a quick recording waits, so that the whole command answers within 15 s.
-#
-# What a script does before its first sign of work, such as reading a model, is no step and is waited for.
-
-BEGIN_S = 6.0  # of the script's run, if it worked earlier; importing torch takes 2 to 4 of them
-END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
-
-
-class Patience:
-    """Times what a quick recording waits for, from the start of the script's run, which is now."""
-
-    def __init__(self) -> None:
-        self._started_at = time.monotonic()
-
-    def left_s(self, first_sign_at: float | None) -> float:
-        """Return in how many seconds recording begins in the midst of a step; a sign is an event or a wait."""
-        if first_sign_at is None:
-            return math.inf
-        return min(first_sign_at + 3.0, self._started_at + BEGIN_S) - time.monotonic()
-
-    @property
-    def window_s(self) -> float:
-        """Return how long what is recorded from now on may take."""
-        # Two seconds, 400 samples of the executing line, for a script that prepared for longer.
-        return min(QUICK_S, max(2.0, self._started_at + END_S - time.monotonic()))
-
-
 # How long steps are watched once everything is recorded: until what recurs now and then has been seen to recur.
 
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
@@ -145,14 +118,14 @@ TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
 class Plan:
     """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps.
 
-    With ``at_once``, which a quick plan may be given, recording begins here, in the midst of a step.
+    With ``at_once``, which a quick plan may be given, recording begins here: steps are long.
     """
 
     def __init__(
         self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
     ) -> None:
         self._together = hooks.num_ranks > 1
-        longest_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
+        longest_s = min(options.max_seconds, QUICK_S) if options.quick else options.max_seconds
         # Ranks that decided by their own clocks would part: together they have no bound of time.
         self._max_s = math.inf if self._together else longest_s
         self._at_once = at_once

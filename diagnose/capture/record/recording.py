@@ -474,7 +474,6 @@ class Recorder:
         try:
             window = Window(kind, stacks=self.stacks)
             window.start()
-            window.join_wait(self._hooks.join_wait(window.end_wait))
         except Exception as error:  # the profiler failing must not end the user's script
             self._measured.notes.append(f"The profiler could not start ({first_line(error)}).")
             return None

@@ -21,7 +21,7 @@ from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, r
 from diagnose.capture.record.folder import CaptureFolder, RunLog, StepState, write_rows
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
+from diagnose.capture.record.plan import LONG_STEP_S, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
 from diagnose.capture.record.sampler import is_users_file, place_of, users_frames
 from diagnose.capture.record.samplers import Samplers
@@ -254,8 +254,7 @@ class Session:
         self._wait = StepWait(self.report, is_busy=self._is_busy)
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
-        self._patience = Patience()
-        self._interrupt = StepInterrupt(self._due_in, self._in_step)
+        self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
     def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
@@ -265,8 +264,6 @@ class Session:
                 self.listener.install()
                 self._samplers.sample_run(on=True)
                 self._wait.start()
-            if self.options.quick:
-                self._interrupt.start()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
 
@@ -277,7 +274,7 @@ class Session:
 
     def _boundary(self, fresh: bool) -> None:  # a callback
         if self.plan is None or (fresh and not self._at_once):
-            self._begin(at_once=self.options.quick and self._waited_s > LONG_STEP_S)
+            self._begin()
         else:
             self.plan.boundary()
         if self.plan is not None and self.plan.done:
@@ -292,21 +289,8 @@ class Session:
     def _stepped(self, took_ns: int, state: StepState) -> None:  # a callback
         self._run_log.add(time.time_ns(), took_ns, state, self.listener.phases.take())
 
-    @property
-    def _waited_s(self) -> float:
-        """Return the time since the first event that may end a step: at the first boundary, the length of a step."""
-        now = time.monotonic()
-        return now - (self.listener.first_event_at or now)
-
-    def _due_in(self) -> float:
-        if self.plan is not None:
-            return self.plan.due_in
-        if not self.options.quick or self.num_ranks > 1:
-            return math.inf
-        return self._patience.left_s(self.listener.first_sign_at)
-
-    def _begin(self, *, at_once: bool = False) -> None:
-        """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
+    def _begin(self) -> None:
+        """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = self._rank_and_size()
         self.measured = Measurements()
         hooks = PlanHooks(
@@ -320,28 +304,25 @@ class Session:
             look=self._interrupt.look,
             converged=self._fix_steps,
             sampling=lambda on: self._samplers.sample_window(on=on),
-            join_wait=self.listener.join_wait,
             wrote=self._save,
             stepped=self._stepped,
             training_loader=self.script_config.training_loader,
-            quick_s=self._patience.window_s,
         )
         self._run_log = RunLog()
         if self.plan is None:
             self._interrupt.start()
             self._samplers.sample_run(on=True)
-        self._at_once = at_once and self.num_ranks == 1
+        now = time.monotonic()
+        first_step_s = now - (self.listener.first_event_at or now)
+        self._at_once = self.options.quick and self.num_ranks == 1 and first_step_s > LONG_STEP_S
         self.plan = Plan(self.options, hooks, self.measured, at_once=self._at_once)
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
-        if self._cutting or self.listener.inside or in_backward() or (self.plan is not None and self.plan.done):
+        if self._cutting or self.listener.inside or in_backward() or self.plan is None or self.plan.done:
             return
-        self._cutting = True  # a profiler takes long to start and to stop, and the next signal must not break that off
+        self._cutting = True  # a profiler takes long to stop, and the next signal must not break that off
         try:
-            if self.plan is None:
-                self._begin(at_once=True)
-                return
             over = self.plan.cut()
         finally:
             self._cutting = False

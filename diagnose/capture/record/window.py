@@ -132,7 +132,6 @@ class Window:
         self.num_steps = 0
         self._unfinished = ""
         self._mark: Any = None
-        self._wait: Any = None
         self._running = False
         self._profiler = _KinetoProfile(
             activities=_activities(),
@@ -172,23 +171,8 @@ class Window:
             self._unfinished = ""
             self.num_steps += 1
 
-    def join_wait(self, iterator: str) -> None:
-        """Mark a wait for a batch as torch does, where the window begins within one: torch's own mark lies before."""
-        if iterator:
-            from torch.profiler import record_function
-
-            self._wait = record_function(f"enumerate(DataLoader)#{iterator}.__next__")
-            self._wait.__enter__()
-
-    def end_wait(self) -> None:
-        """Close the mark of the wait that the window began in."""
-        if self._wait is not None:
-            self._wait.__exit__(None, None, None)
-            self._wait = None
-
     def stop(self) -> None:
         """Stop recording; a step that is still open does not count."""
-        self.end_wait()
         if self._running:
             self._running = False
             self._mark = None

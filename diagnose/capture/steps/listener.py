@@ -133,7 +133,6 @@ class Listener:
         self.num_events = 0
         self.num_epochs = 0  # DataLoaders that an iteration of was begun
         self.first_event_at: float | None = None  # of an event or a backward pass, time.monotonic()
-        self.first_sign_at: float | None = None  # of that, or of a loader that is begun or waited for
         self.installed = False
         self._step_on = step_on
         self.script_config = script_config
@@ -152,8 +151,6 @@ class Listener:
         self._forward: Undo | None = None
         self._passes: ForwardPasses | None = None
         self._loading: dict[int, int] = {}  # how many DataLoaders a thread is waiting for, one within another
-        self._awaited = ""  # the class of the iterator that the main thread waits for, "" for none
-        self._wait_over: Callable[[], None] | None = None
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         if step_on in ("auto", "marker"):
             self._undo.append(hooks.watch_marks(lambda origin: self._on_event("marker", origin)))
@@ -175,7 +172,7 @@ class Listener:
             self._forward = hooks.watch_forward(self._called)
             self._undo.append(self._forward)
         if not self.brief:
-            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and not self._awaited)
+            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and self._main not in self._loading)
             self._undo.append(self._passes.stop)
 
     def remove(self) -> None:
@@ -207,11 +204,6 @@ class Listener:
         """Return whether a boundary is being reported."""
         return self._inside
 
-    def join_wait(self, over: Callable[[], None]) -> str:
-        """Return which class of iterator the main thread waits for, "" for none, and call ``over`` after that wait."""
-        self._wait_over = over if self._awaited else None
-        return self._awaited
-
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
         hooks.shut_workers(self._iterators)
@@ -231,7 +223,6 @@ class Listener:
 
     def _loader_opened(self, loader: object, dataset: object) -> None:
         if self.active:
-            self.first_sign_at = self.first_sign_at or time.monotonic()
             self.num_epochs += 1
             self.script_config.loader_opened(loader, dataset)
 
@@ -247,14 +238,9 @@ class Listener:
             del self._loading[thread]  # threads come and go
         if not on_main or depth != begins or not self.active:
             return
-        self._awaited = type(iterator).__name__ if begins else ""
-        self.first_sign_at = self.first_sign_at or time.monotonic()
         if begins and not self.brief:
             self.script_config.batch_asked(iterator)
         self.phases.loading(begins)
-        if not begins and self._wait_over is not None:
-            self._wait_over()
-            self._wait_over = None
 
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
@@ -295,13 +281,8 @@ class Listener:
     @_metered
     def _backward_begins(self) -> None:
         if self._steps_here():
-            if self.first_event_at is None:
-                self._begins_to_work()
+            self.first_event_at = self.first_event_at or time.monotonic()
             self.phases.backward()
-
-    def _begins_to_work(self) -> None:
-        self.first_event_at = time.monotonic()
-        self.first_sign_at = self.first_sign_at or self.first_event_at
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -319,8 +300,7 @@ class Listener:
         if not self.active or self._inside:
             return
         self.num_events += 1
-        if self.first_event_at is None:
-            self._begins_to_work()
+        self.first_event_at = self.first_event_at or time.monotonic()
         finder = self.finder
         if finder.locked and (source != self.choice.chosen or id(origin) != finder.anchor):
             return  # nearly every event
