@@ -23,7 +23,7 @@ from pathlib import Path
 from diagnose.capture.frames.layout import addresses
 from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_RUN_SAMPLES, Sampler
+from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler
 from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 
 # Records when Python's garbage collector ran on the training thread.
@@ -213,7 +213,8 @@ def _unfit() -> str:
     """Return why there can be no such process on this system, "" where there can."""
     if sys.platform != "linux":
         return "Memory of processes is read on Linux only."
-    if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    is_known = platform.python_implementation() == "CPython" and sys.version_info >= (3, 11)
+    if not is_known or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "This interpreter's frames are not known."
     if not sys.executable or not Path(__file__).exists():
         return "There is no Python to run it, or diagnose is in an archive."
@@ -245,9 +246,6 @@ os.register_at_fork(after_in_child=_forget_in_forked)
 # up.
 
 METHOD = "memory"
-# Of a core, while a window is sampled: it holds nothing up. A sample costs 0.05 ms where it follows the one before at
-# once, but 0.1 to 0.3 ms on virtual machines, where the process wakes up with cold caches.
-MAX_EXACT_SHARE = 0.05
 SHIM = "<shim>"  # the file of frames in which C calls into Python
 # Instructions at which threads take turns: of loops and at the beginnings of functions.
 _TURNS = tuple(
@@ -260,8 +258,8 @@ _TURNS = tuple(
 class ExactSampler:
     """Samples into ``taken`` as long as the process does not fail."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float = MAX_EXACT_SHARE) -> None:
-        self._process, self._taken, self._max_share = process, taken, max_share
+    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
+        self._process, self._taken = process, taken
         self._runs = False
         self._places: list[int] = []  # of the stretch: their rows
 
@@ -280,7 +278,7 @@ class ExactSampler:
             native_id=taken.native_id,
             period_ns=int(taken.period_ms * 1e6),
             depth=taken.depth,
-            max_share=self._max_share if window else MAX_CPU_SHARE,
+            max_share=taken.max_share,
             max_samples=self._left,
             others=window,
             left_out=tuple(own),
@@ -337,9 +335,9 @@ class ExactSampler:
 class _Watch:
     """Samples a thread from outside, or where that fails from a thread beside it."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float) -> None:
+    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
         self.taken = taken
-        self._exact, self._beside = ExactSampler(process, taken, max_share), Sampler(taken)
+        self._exact, self._beside = ExactSampler(process, taken), Sampler(taken)
 
     def start(self) -> None:
         if not self._exact.start():
@@ -363,7 +361,7 @@ class Samplers:
     """
 
     def __init__(
-        self, period_ms: float, *, wanted: bool, max_share: float = MAX_EXACT_SHARE, min_pause_ns: int = 100_000
+        self, period_ms: float, *, wanted: bool, max_share: float | None = None, min_pause_ns: int = 100_000
     ) -> None:
         self._in_windows: _Watch | None = None
         self._of_run: _Watch | None = None  # while no window is open
@@ -409,7 +407,8 @@ class Samplers:
 
     def _watch(self, period_ms: float, depth: int) -> _Watch:
         taken = Taken(threading.get_ident(), threading.get_native_id(), period_ms, depth=depth)
-        return _Watch(self._process, taken, self._max_share)
+        taken.max_share = self._max_share or taken.max_share
+        return _Watch(self._process, taken)
 
     def stop(self) -> None:
         """End the threads and the process."""
