@@ -316,5 +316,5 @@ def test_wide_buffers_have_the_line_of_their_class():
         module(torch.ones(2))
         window.end_step()
     assert window.wide_buffers == {"wide": (__file__, line_of("class", __file__))}
-    (found,) = WideSources(SourceLines(Path()), Path()).of(LoadedRecord(), window.wide_buffers)
+    (found,) = WideSources(SourceLines(Path())).of(LoadedRecord(), window.wide_buffers)
     assert (found.name, found.lines[3].strip()) == ("wide", 'self.register_buffer("wide", torch.ones(2).double())')

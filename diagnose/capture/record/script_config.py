@@ -17,6 +17,7 @@ from diagnose.capture.steps.hooks import ANOMALY, nothing
 from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
+from diagnose.model.records import CallRecord
 
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
 
@@ -88,11 +89,10 @@ class ScriptConfig:
         self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
-        self.anomaly: Mapping[str, object] | None = None  # the script's first call that turns anomaly detection on
+        self.anomaly: CallRecord | None = None  # the script's first call that turns anomaly detection on
         self.ddp: Mapping[str, object] = {}  # arguments of DistributedDataParallel
         self._constructions = Constructions(Path.cwd())
-        self._seen_made: set[int] = set()  # ids of what was made under these hooks, whoever made it
-        self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, Mapping[str, object]]] = {}
+        self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, CallRecord]] = {}
 
     def constructed(self, name: str, made: object) -> None:
         """Take down the script's call that makes an object of torch, the first one for each dataset and optimizer.
@@ -102,7 +102,6 @@ class ScriptConfig:
         if name in ANOMALY and self.anomaly is not None:
             return
         of = getattr(made, "dataset", made) if name == "DataLoader" else made
-        self._seen_made.add(id(of))
         if self._call(name, of) is not None:
             return
         with contextlib.suppress(Exception):  # a script must not fail for what is only printed
@@ -115,11 +114,11 @@ class ScriptConfig:
             self._describe_ddp(made)
 
     @property
-    def calls(self) -> list[Mapping[str, object]]:
+    def calls(self) -> list[CallRecord]:
         """Return every call that was taken down."""
         return [call for _, call in self._made.values()]
 
-    def _call(self, name: str, of: object) -> Mapping[str, object] | None:
+    def _call(self, name: str, of: object) -> CallRecord | None:
         """Return the call taken down for an object that is alive: another may have had its address before."""
         reference, call = self._made.get((name, id(of)), (None, None))
         return call if reference is None or reference() is of else None
@@ -174,18 +173,7 @@ class ScriptConfig:
         for known in self._loaders.values():
             known.updates += known.since_update
             known.since_update = False
-        if optimizer not in self._optimizers:
-            self._optimizers[optimizer] = None
-            if id(optimizer) not in self._seen_made:
-                self._made_before(optimizer)
-
-    def _made_before(self, optimizer: Any) -> None:
-        """Take down the one call of the script that can have made an optimizer before there were hooks."""
-        name = type(optimizer).__name__
-        with contextlib.suppress(Exception):  # a script must not fail for what is only printed
-            call = self._constructions.only_one(optimizer, optimizer.defaults, name=name)
-            if call is not None:
-                self._made[name, id(optimizer)] = _reference(optimizer), call
+        self._optimizers[optimizer] = None
 
     def settle(self) -> None:
         """Describe the optimizers that stepped so far, and read what loads; later they may be gone."""

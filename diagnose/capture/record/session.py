@@ -172,7 +172,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
-        wide=WideSources(session.lines, Path(session.cwd)).of(measured.loaded, measured.wide_buffers),
+        wide=WideSources(session.lines).of(measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
         ended=ended,

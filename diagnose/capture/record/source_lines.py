@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
+import os
 import re
 import stat
 import tempfile
@@ -25,6 +26,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 from diagnose.model.assignments import Binding, assigned, name_of
 from diagnose.model.locations import RANDOM_DRAW, is_installed
+from diagnose.model.records import CallRecord
 from diagnose.text.masking import mask_code
 
 
@@ -43,32 +45,23 @@ def tree_of(file: str) -> ast.Module | None:
 
 # The lines around an expression of the script's, as a diff of it needs them.
 
-CONTEXT = 3  # lines before and after an expression, as a unified diff has them
 
-
-class Excerpt(NamedTuple):
-    """An expression's place in its lines, as ``CallRecord`` has it; columns are in characters."""
-
-    first: int  # number of the first line
-    lines: list[str]
-    begin: tuple[int, int]  # line and column
-    end: tuple[int, int]
-    ends_file: bool  # its last line has no end of its own
-
-
-def excerpt_of(node: ast.expr, lines: Sequence[str]) -> Excerpt | None:
-    """Return an expression of a file with the lines around it; None if they are many or hold a credential."""
-    end = node.end_lineno or node.lineno
-    first, last = max(1, node.lineno - CONTEXT), min(len(lines), end + CONTEXT)
-    shown = [line.rstrip("\r\n") for line in lines[first - 1 : last]]
+def excerpt_of(node: ast.expr, source: SourceLines, file: str, *, name: str) -> CallRecord | None:
+    """Return an expression of a file with three lines around it; None if they are many or hold a credential."""
+    lines, end = source.text(file) or (), node.end_lineno or node.lineno
+    first, last = max(1, node.lineno - 3), min(len(lines), end + 3)
+    shown = tuple(line.rstrip("\r\n") for line in lines[first - 1 : last])
     if len(shown) > 61 or any(mask_code(line) != line for line in shown):  # nobody edits more
         return None
-    return Excerpt(
-        first,
-        shown,
-        (node.lineno, _characters(lines[node.lineno - 1], node.col_offset)),
-        (end, _characters(lines[end - 1], node.end_col_offset or 0)),
-        last == len(lines),
+    path = os.path.relpath(file, source.cwd) if Path(file).is_absolute() else file
+    return CallRecord(
+        name=name,
+        file=file if path.startswith("..") else path,
+        first=first,
+        lines=shown,
+        begin=(node.lineno, _characters(lines[node.lineno - 1], node.col_offset)),
+        end=(end, _characters(lines[end - 1], node.end_col_offset or 0)),
+        ends_file=last == len(lines),
     )
 
 
@@ -394,7 +387,7 @@ class SourceLines:
     """
 
     def __init__(self, cwd: Path) -> None:
-        self._cwd = cwd
+        self.cwd = cwd
         self.changed: list[str] = []
         self.named: Sequence[tuple[str, int]] = ()
         self._began = time.time()
@@ -440,14 +433,14 @@ class SourceLines:
         return self._texts[name]
 
     def _read(self, name: str) -> Sequence[str] | None:
-        path = self._cwd / name
+        path = self.cwd / name
         if not path.exists():
             return linecache.getlines(name) if name in linecache.cache else None  # where notebooks keep their cells
         state = path.stat()
         if not stat.S_ISREG(state.st_mode) or state.st_size > 8_000_000:  # a source file is smaller
             return None
         if state.st_mtime > self._began:
-            if path.is_relative_to(self._cwd) or not path.is_relative_to(tempfile.gettempdir()):
+            if path.is_relative_to(self.cwd) or not path.is_relative_to(tempfile.gettempdir()):
                 self.changed.append(name)  # else a library generated it as the script ran
             return None
         return decode_source(path.read_bytes()).split("\n")

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
 from diagnose.model.records import CallRecord, LoadedRecord
 
-MAX_TEXT = 120  # characters of an expression's text in ``ExpressionRecord``
-
 
 class WideSources:
-    """Reads each source file once; ``cwd`` is what relative names start from."""
+    """Reads each source file once."""
 
-    def __init__(self, lines: SourceLines, cwd: Path) -> None:
-        self._lines, self._cwd = lines, cwd
+    def __init__(self, lines: SourceLines) -> None:
+        self._lines = lines
         self._nodes: dict[str, list[ast.AST]] = {}
 
     def of(self, loaded: LoadedRecord, buffers: Mapping[str, tuple[str, int]]) -> tuple[CallRecord, ...]:
@@ -31,14 +27,15 @@ class WideSources:
         rows = loaded.expressions
         around = {row for one in rows if one.is_wide for row in one.inside}
         found = [
-            self._record(one.text, one.file, node)
+            excerpt_of(node, self._lines, one.file, name=one.text)
             for row, one in enumerate(rows)
             if one.is_wide and row not in around
-            for node in self._at(one.file, one.line)
-            if isinstance(node, ast.expr) and ast.unparse(node)[:MAX_TEXT] == one.text
+            for node in self._tree(one.file)
+            if isinstance(node, ast.expr) and node.lineno == one.line and ast.unparse(node)[:120] == one.text
         ]
         for name, (file, line) in buffers.items():
-            found += [self._record(name, file, node) for node in self._registered(file, line, name.rpartition(".")[2])]
+            registered = self._registered(file, line, name.rpartition(".")[2])
+            found += [excerpt_of(node, self._lines, file, name=name) for node in registered]
         return tuple(one for one in found if one is not None)
 
     def _tree(self, file: str) -> list[ast.AST]:
@@ -47,9 +44,6 @@ class WideSources:
             self._nodes[file] = list(ast.walk(tree)) if tree is not None else []
         return self._nodes[file]
 
-    def _at(self, file: str, line: int) -> Iterator[ast.AST]:
-        return (node for node in self._tree(file) if getattr(node, "lineno", 0) == line)
-
     def _registered(self, file: str, line: int, name: str) -> Iterator[ast.expr]:
         """Yield what the class around a line registers as a buffer of this name."""
         for node in self._tree(file):
@@ -57,22 +51,6 @@ class WideSources:
                 calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) > 1)
                 registering = (call for call in calls if _last_name(call.func) == "register_buffer")
                 yield from (call.args[1] for call in registering if _may_be(call.args[0], name))
-
-    def _record(self, name: str, file: str, node: ast.expr) -> CallRecord | None:
-        """Return what is taken down of an expression, None for one with a credential in its lines."""
-        shown = excerpt_of(node, self._lines.text(file) or ())
-        if shown is None:
-            return None
-        path = os.path.relpath(file, self._cwd) if Path(file).is_absolute() else file
-        return CallRecord(
-            name=name,
-            file=file if path.startswith("..") else path,
-            first=shown.first,
-            lines=tuple(shown.lines),
-            begin=shown.begin,
-            end=shown.end,
-            ends_file=shown.ends_file,
-        )
 
 
 def _last_name(node: ast.expr) -> str:
