@@ -28,7 +28,7 @@ from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.taken import Taken
-from diagnose.capture.record.wide_sources import WideSources
+from diagnose.capture.record.wide_sources import wide_sources
 from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener
@@ -172,7 +172,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
-        wide=WideSources(session.lines).of(measured.loaded, measured.wide_buffers),
+        wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
         ended=ended,
