@@ -408,8 +408,7 @@ class SourceLines:
                 if first <= line <= last or first in heads:
                     whole = " ".join(_line_of(source, number) for number in range(first, last + 1))
                     each.lines[str(first)] = mask_code(whole)[:MAX_LINE_WIDTH]
-            if not is_installed(name):
-                _add_function(each, line, source, self._trees[name])
+            _add_function(each, name, line, source, self._trees[name])
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
@@ -440,9 +439,9 @@ def _line_of(source: Sequence[str], line: int) -> str:
     return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]
 
 
-def _add_function(stored: _Stored, line: int, source: Sequence[str], tree: SourceTree) -> None:
+def _add_function(stored: _Stored, name: str, line: int, source: Sequence[str], tree: SourceTree) -> None:
     """Store the text of the innermost function around a line, if it is short, and what its names are bound to."""
-    around = (at for at in tree.texts if at[0] <= line <= at[1])
+    around = (at for at in tree.texts if at[0] <= line <= at[1] and not is_installed(name))
     first, last = min(around, key=lambda at: at[1] - at[0], default=(0, 0))
     if not first or str(first) in stored.texts or last - first >= 120:
         return
