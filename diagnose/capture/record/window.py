@@ -23,7 +23,7 @@ from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, open_private, reason
 from diagnose.text.masking import mask_values
 
-# Writes .gz files fast: isal packs traces several times faster than zlib; its level 3 is slower and saves a few percent.
+# Writes .gz files fast: isal packs traces several times faster than zlib. Its level 3 is slower and saves a few percent.
 
 
 def packed(data: bytes) -> bytes:
