@@ -90,9 +90,7 @@ def word_at(data: bytes, offset: int) -> int:
 OBJECT_TYPE = WORD  # of an object its type, behind the count of references
 VAR_SIZE = 2 * WORD  # of a bytes object its length
 FRAME_BYTES, THREAD_BYTES = 128, 512  # more than any of the fields needs
-RUNTIME_BYTES = 1 << 14  # of the interpreter's and the process's state, what comes before the tables of objects
 BYTES_DATA = bytes.__basicsize__ - 1
-MARK_US = 7531  # a switch interval that nobody else sets: it stands in front of the lock's holder
 TEXTS = ("plain text", "d\xe9j\xe0", "\u6f22\u5b57", "\U0001f40d!")  # one of each width that text is stored in
 
 
@@ -294,28 +292,26 @@ def _neighbours(memory: Memory, own: int) -> dict[str, int]:
 
 def _lock(memory: Memory, own: Addresses) -> Lock | None:
     """Return where the lock's holder stands, None where that is not found: behind the switch interval."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(MARK_US / 1e6)
+    before, mark_us = sys.getswitchinterval(), 7531  # which nobody else sets
+    # The interval is followed by a thread and by the mark that the lock is held.
+    wanted = (
+        mark_us.to_bytes(WORD, sys.byteorder) + own.thread.to_bytes(WORD, sys.byteorder) + (1).to_bytes(4, "little")
+    )
+    state_bytes = 1 << 14  # of the interpreter's and the process's state, what comes before the tables of objects
+    sys.setswitchinterval(mark_us / 1e6)
     try:
-        data = memory.read(own.runtime, RUNTIME_BYTES)
-        if (at := _holder(data, own.thread)) is not None:
-            return Lock(True, 0, at)
-        for i, address in enumerate(words(memory.read(own.interpreter, RUNTIME_BYTES))):
+        at = memory.read(own.runtime, state_bytes).find(wanted)
+        if at >= 0:
+            return Lock(True, 0, at + WORD)
+        for i, address in enumerate(words(memory.read(own.interpreter, state_bytes))):
             try:
-                at = _holder(memory.read(address, 8 * WORD), own.thread)
+                at = memory.read(address, 8 * WORD).find(wanted)
             except UnreadableError:
                 continue
-            if at is not None:
-                return Lock(False, i * WORD, at)
+            if at >= 0:
+                return Lock(False, i * WORD, at + WORD)
     except UnreadableError:
         return None
     finally:
         sys.setswitchinterval(before)
     return None
-
-
-def _holder(data: bytes, thread: int) -> int | None:
-    """Return where the interval is followed by a thread and by the mark that the lock is held."""
-    wanted = MARK_US.to_bytes(WORD, sys.byteorder) + thread.to_bytes(WORD, sys.byteorder) + (1).to_bytes(4, "little")
-    at = data.find(wanted)
-    return at + WORD if at >= 0 else None

@@ -12,17 +12,17 @@ from .layout import WORD, Memory, UnreadableError, word_at
 from .reader import MAX_STACK, EndedError, FrameReader, Place
 
 UNKNOWN = -1  # whether the thread ran
-NUM_OUTER = 3  # lines: the script's, its main function's and one that this calls
 BOOTSTRAP = "<string>"  # the outermost frame of the process that runs a script: python -c
 
 
 def shortened(path: list[Place], depth: int) -> tuple[Place, ...]:
-    """Return the innermost lines, at most ``depth``, and of a longer path the outermost ones too, each line once.
+    """Return the innermost lines, at most ``depth``, and of a longer path the outermost three too, each line once.
 
-    A search calls itself many times: what calls it stands at the far end.
+    A search calls itself many times: what calls it stands at the far end. The three are the script's, its main
+    function's and one that this calls.
     """
     path = list(dict.fromkeys(path))
-    return tuple(path if len(path) <= depth + NUM_OUTER else [*path[:depth], *path[-NUM_OUTER:]])
+    return tuple(path if len(path) <= depth + 3 else [*path[:depth], *path[-3:]])
 
 
 def state_in(file: int) -> int:

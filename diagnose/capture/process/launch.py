@@ -79,8 +79,11 @@ def main() -> NoReturn:
         from diagnose.capture.process.rank_processes import serve_store
 
         serve_store(result.store, request.store_socket, result.folder, result.info.run_id)
-    if result.threads:
-        _leave_at_once(result.exit_code)
+    if result.threads:  # of the stopped script; they are not waited for
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(result.exit_code)
     if result.info.ended == "stopped":
         skip_collections()
     sys.exit(result.exit_code)
@@ -100,14 +103,6 @@ def skip_collections() -> None:
             with contextlib.suppress(Exception):  # closed, broken, or a class of the script's own
                 each.flush()
     gc.freeze()
-
-
-def _leave_at_once(code: int) -> NoReturn:
-    """Leave without waiting for threads that the stopped script has left running."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def _die_with_parent(parent: int) -> None:
@@ -166,7 +161,8 @@ def supervise(
         own, lent = map(sockets.enter_context, socket.socketpair())
         request = replace(request, store_socket=lent.fileno())
         place = place or Place()
-        command = [*place.before, *_python(), "-c", BOOTSTRAP, request.encode(), *script]
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+        command = [*place.before, sys.executable, *flags, "-c", BOOTSTRAP, request.encode(), *script]
         child = subprocess.Popen(
             command,
             stdout=STDERR if stdout_to_stderr else None,
@@ -195,12 +191,6 @@ def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callabl
     link = StoreLink(own)
     if link.accept():
         use(link)
-
-
-def _python() -> list[str]:
-    """Return this interpreter with its own switches (-O, -X dev, …)."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-    return [sys.executable, *flags]
 
 
 @contextmanager

@@ -376,7 +376,9 @@ def trace_processes(
 
     def start_of(start: Any) -> Callable[..., object]:
         def start_traced(process: Any) -> object:
-            if is_first() and _may_be_rank(process):
+            target = process._target
+            is_worker = str(getattr(target, "__module__", "")).startswith(NO_RANKS)
+            if target is not None and not is_worker and is_first():
                 process._target = RankProcess(process._target, options, command)
                 started.append(process)
             return start(process)
@@ -393,8 +395,3 @@ def trace_processes(
         return join_traced
 
     return undo_all([replace_function(BaseProcess, "start", start_of), replace_function(BaseProcess, "join", join_of)])
-
-
-def _may_be_rank(process: Any) -> bool:
-    target = process._target
-    return target is not None and not str(getattr(target, "__module__", "")).startswith(NO_RANKS)

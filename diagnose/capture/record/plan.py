@@ -21,9 +21,6 @@ from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import FLOW_STEPS, Recorder, Steps, first_line
 from diagnose.capture.record.window import (
-    HEAP_POLL_S,
-    JSON_BYTES,
-    MAX_RECORDED_CALLS,
     MAX_STEP_CALLS,
     FrameCount,
     StepSize,
@@ -197,7 +194,7 @@ class Plan:
             return math.inf
         if not self.has_begun:
             self._recorder.script_heap.look()
-            return max(0.0, min(self._left_s(), HEAP_POLL_S))
+            return max(0.0, min(self._left_s(), 0.05))
         return max(0.0, min(self._left_s(), self._recorder.full_in))
 
     def cut(self) -> bool:
@@ -363,9 +360,9 @@ class Plan:
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
         measured = self._measured
-        # A step takes 3.1 times the MB of one of the timing window, measured on small CPU steps.
+        # A step takes 3.1 times the MB of one of the timing window, measured on small CPU steps; a call 330 bytes.
         operators = 3.5 * measured.mb["light"] / len(measured.timing)
-        return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * JSON_BYTES / 1e6)
+        return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * 330 / 1e6)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
@@ -377,7 +374,7 @@ class Plan:
         per_step = self._attribution_mb()
         fitting = attribution_steps(per_step, self._options.max_mb - measured.mb["light"]) if per_step else wanted
         if self._functions and self._recorder.stacks:
-            fitting = min(fitting, MAX_RECORDED_CALLS // self._functions - 1)
+            fitting = min(fitting, 2 * MAX_STEP_CALLS // self._functions - 1)
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:

@@ -21,13 +21,12 @@ from diagnose.model.records import CallRecord
 
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
 
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
 
 def process_flags(ranks_here: int) -> dict[str, object]:
     """Return what of this process decides how fast it computes; it is one of so many ranks on this machine."""
     import torch
 
+    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # of the CPU, for products in bfloat16
     return {
         "matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": torch.get_float32_matmul_precision() != "highest",
@@ -35,23 +34,14 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
-        "bfloat16": _computes_bfloat16(),
+        "bfloat16": torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it so
+        and any(getattr(torch.cpu, name, bool)() for name in instructions),
         "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]  # torch leaves it so
         "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
-        "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
     }
-
-
-def _computes_bfloat16() -> bool:
-    """Return whether this CPU has instructions for products in bfloat16, and oneDNN to use them."""
-    import torch
-
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return torch.backends.mkldnn.is_available() and any(  # type: ignore[no-untyped-call]  # torch leaves it so
-        getattr(torch.cpu, name, bool)() for name in asked
-    )
 
 
 LOADER_ARGUMENTS = (
@@ -246,7 +236,9 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     context = getattr(loader, "multiprocessing_context", None)
     described["start_method"] = context.get_start_method() if context is not None else None
     described["dataset"] = type(dataset).__qualname__
-    described["shares_out"] = _names(type(dataset), "get_worker_info")
+    own = (base for base in type(dataset).__mro__ if not base.__module__.startswith(("torch.", "typing", "builtins")))
+    codes = (getattr(method, "__code__", None) for base in own for method in vars(base).values())
+    described["shares_out"] = any("get_worker_info" in getattr(code, "co_names", ()) for code in codes)
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
     described["batches_by"] = batch_maker(loader, dataset)
@@ -272,13 +264,6 @@ def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
     elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple, dict):
         for part in batch.values() if type(batch) is dict else batch:
             yield from _tensors(part, depth + 1)
-
-
-def _names(cls: type, name: str) -> bool:
-    """Return whether a method of the class, or of its bases outside torch, uses a name: a stream shared out does."""
-    own = (base for base in cls.__mro__ if not base.__module__.startswith(("torch.", "typing", "builtins")))
-    methods = (value for base in own for value in vars(base).values())
-    return any(name in getattr(getattr(method, "__code__", None), "co_names", ()) for method in methods)
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:

@@ -140,7 +140,17 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
     measured = session.measured
     torch = sys.modules.get("torch")
     counted = counted_between(session.allocator_before, allocator_counters())
-    session.script_config.count_loading()  # a window has just ended
+    config = session.script_config
+    settings = {
+        "ddp": fitting(DdpRecord, config.ddp),
+        "autocast": fitting(AutocastRecord, config.autocast),
+        "anomaly": config.anomaly,
+    }
+    notes = list(session.all_notes)
+    devices = config.optimizer.get("devices")
+    if isinstance(devices, list) and devices:  # the host alone may not be all there was
+        notes.append(unrecorded_note(devices, recorded_kinds()))
+    config.count_loading()  # a window has just ended
     return CaptureInfo(
         run_id=session.run_id,
         tool_version=__version__,
@@ -159,7 +169,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         lines_file=session.row_files.get("lines", ""),
         steps_file=session.row_files.get("steps", ""),
         dataflow_file=measured.dataflow_file,
-        flags=_flags(session),
+        flags=fitting(FlagsRecord, {**measured.flags, **session.process_flags, **settings}),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
         settled_after=measured.converged_after,
@@ -174,22 +184,10 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loaded=measured.loaded,
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
-        notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
+        notes=tuple(map(mask_text, filter(None, notes))),
         ended=ended,
         exit_code=exit_code,
     )
-
-
-def _flags(session: Session) -> FlagsRecord:
-    measured = session.measured
-    noted = {
-        **measured.flags,
-        **session.process_flags,
-        "ddp": fitting(DdpRecord, session.script_config.ddp),
-        "autocast": fitting(AutocastRecord, session.script_config.autocast),
-        "anomaly": session.script_config.anomaly,
-    }
-    return fitting(FlagsRecord, noted)
 
 
 def _children_s() -> float:
@@ -198,13 +196,6 @@ def _children_s() -> float:
 
 def _ms(times: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(t / 1e6, 4) for t in times)
-
-
-def _unrecorded(session: Session) -> list[str]:
-    """Return a note on an accelerator that torch's profiler does not record: the host alone is not all there was."""
-    devices = session.script_config.optimizer.get("devices")
-    note = unrecorded_note(devices, recorded_kinds()) if isinstance(devices, list) and devices else ""
-    return [note] if note else []
 
 
 class Session:

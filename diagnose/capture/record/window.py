@@ -23,7 +23,7 @@ from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, open_private, reason
 from diagnose.text.masking import mask_values
 
-# Writes .gz files fast: isal packs traces several times faster than zlib. Its level 3 is slower and saves a few percent.
+# Writes .gz files fast: isal packs traces several times faster than zlib. Level 3 is slower and saves a few percent.
 
 
 def packed(data: bytes) -> bytes:
@@ -58,9 +58,9 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 #
 # A dataset or a loop in pure Python calls a million functions a step; recorded they are 250 MB, and minutes of work.
 
-JSON_BYTES = 330  # of a trace for each call of a function, measured
-MAX_RECORDED_CALLS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
-MAX_STEP_CALLS = MAX_RECORDED_CALLS // 2  # one step is recorded before those that count
+# Half of what the attribution window may hold, 33 MB and two seconds of writing and reading: one step is recorded
+# before those that count.
+MAX_STEP_CALLS = 50_000
 
 
 class FrameCount:
@@ -296,8 +296,6 @@ MAX_MB_PER_S: dict[WindowKind, float] = {"light": 200.0, "attribution": 1000.0}
 # Measured: 10.9 to 11.2 for Python frames, 1.3 to 2.1 for operators with shapes, 1.2 to 1.4 for operators alone.
 JSON_PER_HEAP: dict[WindowKind, float] = {"light": 2.0, "attribution": 11.5}
 SAFETY = 2.0  # against the mean rate of a window: events come in bursts
-
-HEAP_POLL_S = 0.05  # how often the heap is looked at in steps without a profiler
 
 
 class ScriptHeap:

@@ -347,7 +347,9 @@ class Phases:
             self._end_evaluation()
             self._eval_began = self._clock()
         step = self._step
-        other = _other(step) if step.backwards else 0
+        other = 0  # from the step's begin to its first wait for a batch, what is in no other phase
+        if step.backwards and _loads_first(step) and step.regions < MIN_REGIONS:
+            other = max(0, step.first_load - step.began - step.evaluation - step.checkpoint)
         counted = step.backwards, step.numbers if step.batches else step.regions, self._page_faults() - step.page_faults
         if not step.regions:  # nearly every step: nothing was computed without gradients
             return PhaseTimes(step.loading, step.evaluation, 0, 0, step.checkpoint, other, *counted)
@@ -377,13 +379,6 @@ class Phases:
     def _end_evaluation(self) -> None:
         self._step.spend("evaluation", self._clock() - self._eval_began)
         self._eval_began = 0
-
-
-def _other(step: _Step) -> int:
-    """Return the time from the step's begin to its first wait for a batch that is in no other phase."""
-    if not _loads_first(step) or step.regions >= MIN_REGIONS:
-        return 0
-    return max(0, step.first_load - step.began - step.evaluation - step.checkpoint)
 
 
 def _loads_first(step: _Step) -> bool:
