@@ -12,9 +12,7 @@ import gc
 import io
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import Pipe
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -158,7 +157,7 @@ def supervise(
     with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals, contextlib.ExitStack() as sockets:
         files = (failure.fileno(), signals.fileno())
         request = replace(request, failure_file=files[0], signal_file=files[1])
-        own, lent = map(sockets.enter_context, socket.socketpair())
+        own, lent = map(sockets.enter_context, Pipe())
         request = replace(request, store_socket=lent.fileno())
         place = place or Place()
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
@@ -172,25 +171,14 @@ def supervise(
         )
         with _signals_to(child, files[1]):
             lent.close()
-            if with_store is not None:
-                _while_lent(child, own, with_store)
+            while with_store is not None and not own.poll(0.5) and child.poll() is None:
+                pass  # it may end without lending the store; what the script has started may hold the other end open
+            if with_store is not None and own.poll() and (link := StoreLink(own)).accept():
+                with_store(link)
             own.close()
             returncode = child.wait()
         failure.seek(0)
         return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
-
-
-def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callable[[StoreLink], None]) -> None:
-    """Wait until the child lends the store, use it, and let the child end.
-
-    What the script has started may hold the other end open beyond the child's own end.
-    """
-    while not select.select([own], [], [], 0.5)[0]:  # the child may end without lending one
-        if child.poll() is not None:
-            return
-    link = StoreLink(own)
-    if link.accept():
-        use(link)
 
 
 @contextmanager
