@@ -32,10 +32,6 @@ class CaptureOptions:
     keep_going: bool = False  # let the script finish once everything is captured
     quiet: bool = False
     force: bool = False  # replace an earlier capture in ``output``
-    sampler: bool = True
-    sampler_ms: float = 5.0
-    nvml: bool = True
-    nvml_ms: float = 100.0
 
     def __post_init__(self) -> None:
         """Refuse values that no capture can honour."""
@@ -48,5 +44,3 @@ class CaptureOptions:
         for name, value in (("max-seconds", self.max_seconds), ("max-mb", self.max_mb)):
             if not value > 0:
                 raise UsageError(f"--{name} must be above zero, not {value}.")
-        if not self.sampler_ms > 0 or not self.nvml_ms > 0:
-            raise UsageError("The sampling periods must be above zero milliseconds.")

@@ -68,7 +68,7 @@ class FakeDriver:
 
 
 def watched(nvml, gpus=GPUS):
-    monitor = GpuMonitor(gpus, 2.0, nvml)
+    monitor = GpuMonitor(gpus, nvml, period_ms=2.0)
     monitor.start()
     if isinstance(nvml, FakeDriver):
         assert nvml.enough.wait(300)

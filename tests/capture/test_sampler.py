@@ -134,7 +134,7 @@ def test_only_the_sampler_s_own_timed_waits_end_on_time():
 def test_samplers_in_turn_leave_the_interpreter_as_they_found_it(monkeypatch, from_memory):
     if not from_memory:
         monkeypatch.setattr("diagnose.capture.record.samplers._unfit", lambda: "Not here.")
-    before, samplers = sys.getswitchinterval(), Samplers(2.0, wanted=True)
+    before, samplers = sys.getswitchinterval(), Samplers(2.0)
     samplers.sample_window(on=True)
     inside = sys.getswitchinterval()
     samplers.sample_window(on=False)
@@ -160,7 +160,7 @@ def test_a_forked_process_begins_with_python_s_own_switching():
 
 
 def test_collections_are_noted_in_windows_and_between_them():
-    samplers, noted = Samplers(2.0, wanted=True, min_pause_ns=0), []
+    samplers, noted = Samplers(2.0, min_pause_ns=0), []
     samplers.sample_run(on=True)
     for on in (False, True, False):
         samplers.sample_window(on=on)

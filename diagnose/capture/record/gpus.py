@@ -93,7 +93,7 @@ def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict
 class GpuMonitor:
     """A thread that samples the given GPUs until it is stopped."""
 
-    def __init__(self, gpus: Sequence[Mapping[str, object]], period_ms: float, nvml: Any = None) -> None:
+    def __init__(self, gpus: Sequence[Mapping[str, object]], nvml: Any = None, period_ms: float = 100.0) -> None:
         self.reason = ""  # why there is nothing, one sentence
         self._gpus = gpus
         self._period = period_ms / 1e3

@@ -240,7 +240,7 @@ class Session:
         self._report, self._stop, self.lines = report, stop, SourceLines(Path(self.cwd))
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
-        self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
+        self._samplers = Samplers()
         self._samplers.prepare()
         self._wait = StepWait(self.report, is_busy=self._is_busy)
         self._run_log = RunLog()
@@ -329,8 +329,8 @@ class Session:
         self.process_flags = process_flags(ranks_on_this_node(self.num_ranks))
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
-        if self.options.nvml and self._monitor is None:
-            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]], self.options.nvml_ms)
+        if self._monitor is None:
+            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]])
             self._monitor.start()
 
     def _leave_script(self) -> None:
