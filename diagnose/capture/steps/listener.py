@@ -7,97 +7,17 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
-from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, replace_function, watch_constructions
+from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, watch_constructions
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
-from diagnose.model.limits import MIN_REGIONS, StepOn
-
-# Notices forward passes that no backward pass uses: a policy that acts or a teacher, called with gradients on.
-#
-# An outermost module's output holds the graph of its pass as long as anything can still take gradients of it. What is
-# no longer held when a step's first backward pass begins is not used by it.
-
-KEY = "diagnose"  # in the metadata of a node
-
-
-class _Mark:
-    """Lives as long as the node of the graph that it is stored in."""
-
-    __slots__ = ("__weakref__",)
-
-
-class ForwardPasses:
-    """Reports to ``phases`` until the step is known, and after that only if passes were unused.
-
-    ``counts`` returns whether a call of this thread, now, is one of a step. Nothing is watched once the script
-    compiles: the hook would be compiled with what it is called in.
-    """
-
-    def __init__(self, phases: Phases, counts: Callable[[], bool]) -> None:
-        self._phases, self._counts = phases, counts
-        self._began = False
-        self._hook = hooks.watch_forward(self._begins, self._over)
-        self._undo_compile = self._before_compiling()
-
-    def settle(self) -> None:
-        """Stop watching where no step had unused passes, or too few to be a rollout."""
-        if self._phases.most_unused < MIN_REGIONS:
-            self.stop()
-
-    def stop(self) -> None:
-        """Remove the hooks."""
-        self._hook()
-        self._undo_compile()
-
-    def _before_compiling(self) -> Undo:
-        import torch
-
-        def watched(compiles: Any) -> Callable[..., Any]:
-            def watched_compile(*args: Any, **kwargs: Any) -> Any:
-                self.stop()
-                return compiles(*args, **kwargs)
-
-            return watched_compile
-
-        return replace_function(torch, "compile", watched)
-
-    def _begins(self, _module: object) -> None:
-        import torch
-
-        self._began = torch.is_grad_enabled() and self._counts()
-        if self._began:
-            self._phases.forward_begins()
-
-    def _over(self, module: Any, output: object) -> None:
-        if not self._began:
-            return
-        self._began = False
-        node = _node_of(output)
-        if node is not None:
-            mark = _Mark()
-            node.metadata[KEY] = mark
-            self._phases.forward_over(weakref.ref(mark))
-        elif next(module.parameters(), None) is not None:
-            self._phases.forward_over(None)
-
-
-def _node_of(output: object, depth: int = 0) -> Any:
-    """Return the node of the first tensor in an output that has gradients, None without one."""
-    node = getattr(output, "grad_fn", None)
-    if node is not None or depth == 3:
-        return node
-    if isinstance(output, Mapping):
-        output = tuple(output.values())
-    parts = output if isinstance(output, tuple | list) else ()
-    return next((found for part in parts if (found := _node_of(part, depth + 1)) is not None), None)
-
+from diagnose.model.limits import StepOn
 
 _P = ParamSpec("_P")
 
@@ -149,7 +69,6 @@ class Listener:
         self._due = False  # a step ended inside a backward pass and is reported after it
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
-        self._passes: ForwardPasses | None = None
         self._loading: dict[int, int] = {}  # how many DataLoaders a thread is waiting for, one within another
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         if step_on in ("auto", "marker"):
@@ -171,9 +90,6 @@ class Listener:
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
             self._forward = hooks.watch_forward(self._called)
             self._undo.append(self._forward)
-        if not self.brief:
-            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and self._main not in self._loading)
-            self._undo.append(self._passes.stop)
 
     def remove(self) -> None:
         """Remove every hook; the script goes on unhooked."""
@@ -185,8 +101,6 @@ class Listener:
         """Fix what a step is."""
         self.finder.locked = True
         self._leave_forward()
-        if self._passes is not None:
-            self._passes.settle()
 
     def rest(self) -> None:
         """Report boundaries only, until ``wake``."""
