@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeAlias
@@ -18,7 +18,7 @@ from typing import TypeAlias
 from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
-from diagnose.capture.record.folder import CaptureFolder, RunLog, StepState, write_rows
+from diagnose.capture.record.folder import CaptureFolder, RunLog, write_rows
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import LONG_STEP_S, Plan
@@ -176,8 +176,8 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         unprofiled_ms=_ms(measured.step_ns("unprofiled")),
         light_ms=_ms(measured.step_ns("light")),
         attribution_ms=_ms(measured.step_ns("attribution")),
-        sampler=fitting(SamplerRecord, session.sampler_summary),
-        nvml=fitting(NvmlRecord, session.nvml_summary),
+        sampler=fitting(SamplerRecord, session.samplers.summary),
+        nvml=fitting(NvmlRecord, session.monitor.summary() if session.monitor is not None else {}),
         memory=fitting(AllocatorRecord, counted | allocator_map()),
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
@@ -240,11 +240,11 @@ class Session:
         self._report, self._stop, self.lines = report, stop, SourceLines(Path(self.cwd))
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
-        self._samplers = Samplers()
-        self._samplers.prepare()
+        self.samplers = Samplers()
+        self.samplers.prepare()
         self._wait = StepWait(self.report, is_busy=self._is_busy)
         self._run_log = RunLog()
-        self._monitor: GpuMonitor | None = None
+        self.monitor: GpuMonitor | None = None
         self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
     def install(self) -> None:
@@ -253,7 +253,7 @@ class Session:
             self.other_profilers.watch()
             if not self._shared:
                 self.listener.install()
-                self._samplers.sample_run(on=True)
+                self.samplers.sample_run(on=True)
                 self._wait.start()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
@@ -277,9 +277,6 @@ class Session:
         """Return whether work of ours goes on, nothing is left to do, or other processes make the steps."""
         return self.complete or self.listener.inside or self._cutting or self.folder.has_others
 
-    def _stepped(self, took_ns: int, state: StepState) -> None:  # a callback
-        self._run_log.add(time.time_ns(), took_ns, state, self.listener.phases.take())
-
     def _begin(self) -> None:
         """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = self._rank_and_size()
@@ -294,15 +291,16 @@ class Session:
             compiled=compiled_graphs,
             look=self._interrupt.look,
             converged=self._fix_steps,
-            sampling=lambda on: self._samplers.sample_window(on=on),
-            wrote=self._save,
-            stepped=self._stepped,
+            sampling=lambda on: self.samplers.sample_window(on=on),
+            # In case that the process is killed; what fails here is tried again in the end.
+            wrote=lambda: self._write("killed", None),
+            stepped=lambda ns, state: self._run_log.add(time.time_ns(), ns, state, self.listener.phases.take()),
             training_loader=self.script_config.training_loader,
         )
         self._run_log = RunLog()
         if self.plan is None:
             self._interrupt.start()
-            self._samplers.sample_run(on=True)
+            self.samplers.sample_run(on=True)
         now = time.monotonic()
         first_step_s = now - (self.listener.first_event_at or now)
         self._at_once = self.options.quick and self.num_ranks == 1 and first_step_s > LONG_STEP_S
@@ -329,9 +327,9 @@ class Session:
         self.process_flags = process_flags(ranks_on_this_node(self.num_ranks))
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
-        if self._monitor is None:
-            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]])
-            self._monitor.start()
+        if self.monitor is None:
+            self.monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]])
+            self.monitor.start()
 
     def _leave_script(self) -> None:
         """Stop the script on purpose; where it catches that time and again, let it finish."""
@@ -360,9 +358,9 @@ class Session:
 
     def _end_threads(self) -> None:
         self._wait.stop()
-        self._samplers.stop()
-        if self._monitor is not None:
-            self._monitor.stop()
+        self.samplers.stop()
+        if self.monitor is not None:
+            self.monitor.stop()
 
     def close(self) -> None:
         """End the capture wherever it is; a window that holds a whole step is kept."""
@@ -397,22 +395,12 @@ class Session:
     @property
     def spent_at(self) -> str:
         """Return a sentence about where most of the time since the last step went, "" if that is not known."""
-        return spent_at(self._samplers.of_run, self._wait.since_ns)
+        return spent_at(self.samplers.of_run, self._wait.since_ns)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
         """Return the notes, each once."""
         return tuple(dict.fromkeys([*self.notes, *self.measured.notes]))
-
-    @property
-    def sampler_summary(self) -> Mapping[str, object]:
-        """Return what CaptureInfo.sampler holds."""
-        return self._samplers.summary
-
-    @property
-    def nvml_summary(self) -> Mapping[str, object]:
-        """Return what CaptureInfo.nvml holds."""
-        return self._monitor.summary() if self._monitor is not None else {}
 
     def report(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
@@ -441,17 +429,13 @@ class Session:
         self.report(f"{printable(wanted)} was taken meanwhile: the capture is in {printable(self.folder.target)}")
         return self._write(ended, exit_code, samples=False)[0]
 
-    def _save(self) -> None:
-        """Write what there is, for the case that the process is killed; what fails here is tried again in the end."""
-        self._write("killed", None)
-
     def _write(self, ended: str, exit_code: int | None, *, samples: bool = True) -> tuple[CaptureInfo, OSError | None]:
         """Write samples and description; return the description, and why it could not be written where it could not.
 
         Samples that find no room become a note: the rest is worth keeping without them.
         """
         if samples:
-            samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
+            samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
             self.lines.named = self.measured.dataflow_lines
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still

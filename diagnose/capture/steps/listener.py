@@ -159,20 +159,22 @@ class Listener:
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
             return
-        meter = self.meter
-        began = meter() if meter is not None else 0
+        self._take_batch(iterator, batch)
+        thread = get_ident()
+        # Of a dataset that has a DataLoader of its own, or in another thread a prefetcher's, ahead of the steps.
+        is_ahead = thread in self._loading or not (self._step_on == "dataloader" or thread == self._main)
+        if not is_ahead:
+            self._on_event("dataloader", getattr(iterator, "_dataset", None))
+
+    @_metered
+    def _take_batch(self, iterator: object, batch: object) -> None:
         thread, dataset = get_ident(), getattr(iterator, "_dataset", None)
-        is_inner = thread in self._loading  # a batch of a dataset that has a DataLoader of its own
         self._iterators.add(iterator)
         if not self.brief:
             self.script_config.batch_delivered(dataset, iterator)
             self.script_config.first_batch(dataset, batch)
-        if thread == self._main and not is_inner:
+        if thread == self._main and thread not in self._loading:
             self.phases.batch(0 if self.brief else num_numbers(batch))
-        if meter is not None:
-            self.own_ns += meter() - began
-        if not is_inner and (self._step_on == "dataloader" or thread == self._main):
-            self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
     def _steps_here(self) -> bool:
         """Return whether what happens now happens on the thread that steps."""
