@@ -273,8 +273,6 @@ class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     anomaly: CallRecord | None = None  # the script's first call that turned anomaly detection on
     matmul_precision: str | None = None
     allow_tf32: bool | None = None
-    cudnn_benchmark: bool | None = None
-    cudnn_deterministic: bool | None = None
     deterministic_algorithms: bool | None = None
     num_threads: Count | None = None
     bfloat16: bool | None = None  # whether the CPU has instructions for products in it

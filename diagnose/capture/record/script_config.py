@@ -30,8 +30,6 @@ def process_flags(ranks_here: int) -> dict[str, object]:
     return {
         "matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": torch.get_float32_matmul_precision() != "highest",
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
         "bfloat16": torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it so
