@@ -126,7 +126,7 @@ def test_another_thread_that_computes_in_python(samplers, work, in_python):
     row = rows["prefetch"]
     seen, of_python = (sum(each[i] for each in row["places"]) for i in (1, 2))
     if in_python:
-        assert of_python > 0.1 * seen > 0
+        assert of_python > 0.5 * seen > 0
         assert row["cpu_ns"] > 0
 
 
@@ -272,7 +272,7 @@ os.waitpid(child, 0)
     [
         ("_unfit", lambda: "Not on this system.", "Not on this system."),
         ("CODE", "import sys; sys.exit(1)", "It has ended."),
-        ("addresses", lambda: Addresses(*[8] * 5), "Bad address"),
+        ("addresses", lambda: Addresses(*[8] * 7), "Bad address"),
     ],
 )
 def test_without_it_a_thread_samples(monkeypatch, name, value, reason):

@@ -60,7 +60,7 @@ end = time.monotonic() + 60
 while (seen := [each.place for each in reader.users(thread, ident, 9)])[0][1] != int(sys.argv[4]):
     assert time.monotonic() < end, seen  # it has printed and does not wait yet
 idle = reader.users(reader.thread(other), other, 1)[0].place
-print(json.dumps([seen, idle, sorted(each for _, each in reader.threads())]))
+print(json.dumps([seen, idle, sorted(each for _, each in reader.threads()), layout.lock is not None]))
 """
 
 
@@ -92,11 +92,12 @@ def test_the_lines_of_a_process_that_waits(python, tmp_path):
         finally:
             waiting.kill()
     assert not done.stderr
-    seen, idle, threads = json.loads(done.stdout)
+    seen, idle, threads, knows_lock = json.loads(done.stdout)
     file = str(script)
     assert seen == [[file, here, "größe"], [file, caller, "generated"], [file, outermost, "<module>"]]
     assert idle[2] == "wait"
     assert threads == sorted(json.loads(told)[-2:])
+    assert knows_lock
 
 
 @cache
@@ -199,7 +200,7 @@ def test_a_sample_lies_where_its_frames_were_read(monkeypatch, took_ms, line, se
     reader = Reading(took_ms)
     monkeypatch.setattr(stretch, "time", SimpleNamespace(**vars(time) | {"time_ns": lambda: reader.now_ns}))
     order = Order(threading.get_ident(), threading.get_native_id(), 0, 1, 1.0, 10, False, (), (), ())
-    taken = Stretch(order, reader, Memory(os.getpid()))
+    taken = Stretch(order, reader, Memory(os.getpid()), 0)
     taken.look()
     rows = taken.take()
     taken.close()

@@ -8,7 +8,7 @@ import time
 from array import array
 from typing import NamedTuple
 
-from .layout import Memory, UnreadableError
+from .layout import WORD, Memory, UnreadableError, word_at
 from .reader import MAX_STACK, EndedError, FrameReader, Place
 
 UNKNOWN = -1  # whether the thread ran
@@ -63,8 +63,9 @@ class Rows(NamedTuple):
 class Stretch:
     """Samples one thread, and now and then the others."""
 
-    def __init__(self, order: Order, reader: FrameReader, memory: Memory) -> None:
-        self._order, self._reader, self._memory = order, reader, memory
+    def __init__(self, order: Order, reader: FrameReader, memory: Memory, lock: int) -> None:
+        """``lock`` is the address of the lock's holder; 0 where it is not known."""
+        self._order, self._reader, self._memory, self._lock = order, reader, memory, lock
         self._thread = reader.thread(order.ident)
         self._left_out = {order.ident, *order.left_out}
         self._state = os.open(f"/proc/{memory.pid}/task/{order.native_id}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -170,6 +171,7 @@ class Stretch:
     def _look_at_others(self) -> None:
         try:
             threads = [each for each in self._reader.threads() if each[1] not in self._left_out]
+            holder = self._holder() if threads else 0
         except UnreadableError:  # one began or ended at this moment
             return
         for thread, ident in threads:
@@ -183,4 +185,11 @@ class Stretch:
             if not innermost.code.file.endswith(self._order.waiting):
                 counts = lines.setdefault(users.place, [0, 0])
                 counts[0] += 1
-                counts[1] += turn
+                counts[1] += turn or thread == holder
+
+    def _holder(self) -> int:
+        """Return the thread that holds the interpreter's lock, 0 where none does."""
+        if not self._lock:
+            return 0
+        data = self._memory.read(self._lock, WORD + 4)
+        return word_at(data, 0) if any(data[WORD:]) else 0
