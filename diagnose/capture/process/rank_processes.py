@@ -43,6 +43,15 @@ class StoreGone(Exception):  # an event of the run, and no error of anybody
     """The store, or the process that lends it, is no longer there."""
 
 
+def _replace_in_distributed(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[Undo]:
+    """Replace a function in both modules that have it; nothing where torch was built without torch.distributed."""
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        return []
+    return [replace_function(each, name, make) for each in (torch.distributed, torch.distributed.distributed_c10d)]
+
+
 class KeptStore:
     """Keeps the store of the default process group when the script leaves the group."""
 
@@ -52,13 +61,8 @@ class KeptStore:
 
     def install(self) -> None:
         """Watch for the end of the group; torch has just been imported."""
-        import torch.distributed
-
-        if not torch.distributed.is_available():
-            return
-        for module in (torch.distributed, torch.distributed.distributed_c10d):
-            self._undo.append(replace_function(module, "destroy_process_group", self._before_destroy))
-            self._undo.append(replace_function(module, "init_process_group", self._before_init))
+        self._undo += _replace_in_distributed("destroy_process_group", self._before_destroy)
+        self._undo += _replace_in_distributed("init_process_group", self._before_init)
 
     def remove(self) -> None:
         """Watch no longer, and keep the store of a group that is still there."""
@@ -224,15 +228,11 @@ class _Joined:
 
     def install(self) -> None:
         """Watch for it; torch has just been imported."""
-        import torch.distributed
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        if not torch.distributed.is_available():
-            return
-        for module in (torch.distributed, torch.distributed.distributed_c10d):
-            self._undo.append(replace_function(module, "init_process_group", self._around))
-        # a script may have taken the function out of its module before
-        self._undo.append(register_optimizer_step_pre_hook(lambda *_: self._begin()).remove)
+        self._undo += _replace_in_distributed("init_process_group", self._around)
+        if self._undo:  # a script may have taken the function out of its module before
+            self._undo.append(register_optimizer_step_pre_hook(lambda *_: self._begin()).remove)
 
     def remove(self) -> None:
         """Watch no longer."""
