@@ -41,7 +41,7 @@ class Constructions:
         shown = excerpt_of(call, self._lines, file, name=name) if call is not None else None
         if call is None or shown is None:
             return None
-        parameters = list(inspect.signature(type(made).__init__).parameters.values())[1:]  # type: ignore[misc]  # of a class
+        parameters = list(inspect.signature(type(made).__init__).parameters.values())[1:]
         return msgspec.structs.replace(
             shown,
             parameters=tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))[:60],
