@@ -8,7 +8,7 @@ from pathlib import Path
 from diagnose.errors import UsageError
 from diagnose.model.limits import STEP_SOURCES, StepOn
 
-QUICK_S = 4.0  # with importing torch, a first step and the report an answer within 15 s
+QUICK_S = 4.0  # of a quick recording: 800 samples of the executing line
 MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measured), and minutes for more
 
 
@@ -27,15 +27,11 @@ class CaptureOptions:
     step_on: StepOn = "auto"
     max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks
     max_mb: float = MAX_MB  # JSON text of both windows together, before compression
-    quick: bool = False  # one window of at most QUICK_S, begun in the midst of a step where steps are long
+    quick: bool = False  # one window of at most QUICK_S
     dataflow: bool = True  # record two steps as a program, after the windows
     keep_going: bool = False  # let the script finish once everything is captured
     quiet: bool = False
     force: bool = False  # replace an earlier capture in ``output``
-    sampler: bool = True
-    sampler_ms: float = 5.0
-    nvml: bool = True
-    nvml_ms: float = 100.0
 
     def __post_init__(self) -> None:
         """Refuse values that no capture can honour."""
@@ -48,5 +44,3 @@ class CaptureOptions:
         for name, value in (("max-seconds", self.max_seconds), ("max-mb", self.max_mb)):
             if not value > 0:
                 raise UsageError(f"--{name} must be above zero, not {value}.")
-        if not self.sampler_ms > 0 or not self.nvml_ms > 0:
-            raise UsageError("The sampling periods must be above zero milliseconds.")

@@ -19,7 +19,6 @@ Status: TypeAlias = Literal["ok", "limited", "missing", "unused"]
 
 CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
-COMPILERS = ("c++", "g++", "clang++")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def check_triton() -> Check:
 
 def check_compiler() -> Check:
     """Check that there is a C++ compiler, which torch.compile needs on a CPU."""
-    found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
     if found is not None:
         return Check("ok", found)
     lacks = "prove could not try changes that compile for the CPU."
@@ -154,10 +153,7 @@ def check_compiler() -> Check:
 
 def check_schedstat(path: Path = Path("/proc/self/schedstat")) -> Check:
     """Check that Linux counts how long a thread waits for a core."""
-    try:
-        numbers = path.read_text(encoding="ascii").split()
-    except OSError:
-        numbers = []
+    numbers = _first_words(path)
     if len(numbers) >= 2 and int(numbers[0]) > 0:
         return Check("ok", "Linux counts how long threads wait for a core")
     lacks = "A training thread that waits for a core could not be distinguished from one that works: the rule off-cpu."
@@ -201,7 +197,7 @@ def check_shared_memory(folder: Path = SHARED_MEMORY) -> Check:
 def _first_words(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").split()
-    except OSError:  # no such limit, or another system
+    except OSError:  # no such file, or another system
         return []
 
 

@@ -111,28 +111,18 @@ class GpuReadings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     uuid: str | None = None
     name: str | None = None
     max_sm_mhz: Amount | None = None
-    max_memory_mhz: Amount | None = None
     power_limit_w: Amount | None = None
     max_power_limit_w: Amount | None = None  # what it can be raised to
     memory_total_bytes: Count | None = None
-    pcie_generation: Count | None = None
-    pcie_width: Count | None = None
-    max_pcie_generation: Count | None = None
-    max_pcie_width: Count | None = None
     other_processes: tuple[ProcessRecord, ...] = ()
     own_process_seen: bool | None = None
     time_ns: tuple[Time, ...] = ()
     utilisation: Amounts = ()
-    memory_utilisation: Amounts = ()
     sm_mhz: Amounts = ()
-    memory_mhz: Amounts = ()
     throttle_reasons: tuple[Count | None, ...] = ()  # bits
     power_w: Amounts = ()
     temperature_c: tuple[Annotated[float, Meta(ge=-273, le=1e4)] | None, ...] = ()
     memory_used_bytes: tuple[Count | None, ...] = ()
-    pcie_time_ns: tuple[Time, ...] = ()
-    pcie_tx_kb_s: Amounts = ()
-    pcie_rx_kb_s: Amounts = ()
 
 
 class NvmlRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,14 +131,12 @@ class NvmlRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     available: bool | None = None
     reason: str = ""
     gpus: tuple[GpuReadings, ...] = ()
-    throttle_names: dict[str, str] = {}  # msgspec gives every record its own
 
 
 class SamplerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What sampling the training thread cost, and how often that thread had no core."""
 
     period_ms: Milliseconds | None = None
-    mean_period_ms: Milliseconds | None = None
     num_samples: Count | None = None
     cost_share: Share | None = None
     ready_share: Annotated[float, Meta(ge=0, le=1)] | None = None  # of one thread's time
@@ -160,10 +148,7 @@ class AllocatorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """What the allocator counted over the recorded windows, and its map after them."""
 
     retries: Count | None = None
-    out_of_memory: Count | None = None
-    allocated_peak_bytes: Count | None = None
     reserved_peak_bytes: Count | None = None
-    inactive_split_bytes: Count | None = None
     reserved_bytes: Count | None = None
     free_bytes: Count | None = None
     capacity_bytes: Count | None = None
@@ -200,7 +185,6 @@ class LoadingCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """What the workers did while steps were recorded, or the training process where there are none, of all together."""
 
     processes: Amount | None = None
-    counted_s: Amount | None = None
     cpu_share: Amount | None = None  # of a core, on average
     user_ms_per_sample: Amount | None = None  # of CPU time: decoding and transforming
     system_ms_per_sample: Amount | None = None  # in the kernel: reading and copying
@@ -233,10 +217,8 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     chosen_by: tuple[tuple[str, Count, Count, str], ...] = ()  # the same of what chooses their samples: own samplers
     num_batches: Count | None = None
     comes_again: bool | None = None  # the loop over it is in another one, so that samples are loaded more than once
-    batches_seen: Count | None = None
     batches_ready: Share | None = None  # share of those from workers that were there when they were asked for
     batches_drew: bool | None = None  # of those made in the script's process, whether any drew random numbers
-    num_loaders: Count | None = None
     workers_busy: Share | None = None  # share of the workers' lives on a CPU
     counters: LoadingCounters = LoadingCounters()
     made: CallRecord | None = None
@@ -260,7 +242,6 @@ class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     devices: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     others: tuple[OptimizerRecord, ...] = ()
-    num_optimizers: Count | None = None
     made: CallRecord | None = None
 
 
@@ -292,8 +273,6 @@ class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     anomaly: CallRecord | None = None  # the script's first call that turned anomaly detection on
     matmul_precision: str | None = None
     allow_tf32: bool | None = None
-    cudnn_benchmark: bool | None = None
-    cudnn_deterministic: bool | None = None
     deterministic_algorithms: bool | None = None
     num_threads: Count | None = None
     bfloat16: bool | None = None  # whether the CPU has instructions for products in it

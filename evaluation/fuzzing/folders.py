@@ -75,10 +75,6 @@ def _series() -> dict[str, Any]:
         "max_sm_mhz": 1410,
         "power_limit_w": 400.0,
         "memory_total_bytes": 40 << 30,
-        "max_pcie_generation": 4,
-        "pcie_generation": 3,
-        "max_pcie_width": 16,
-        "pcie_width": 16,
         "other_processes": [{"pid": 7, "memory_bytes": 1 << 30}],
         "own_process_seen": True,
         "time_ns": times,
@@ -88,9 +84,6 @@ def _series() -> dict[str, Any]:
         "power_w": [390.0, 395.5, 399.0, 400.0, 400.0, 380.0],
         "temperature_c": [70, 71, 72, 73, 74, 74],
         "memory_used_bytes": [30 << 30] * 6,
-        "pcie_time_ns": times[::3],
-        "pcie_tx_kb_s": [1000, 2000],
-        "pcie_rx_kb_s": [None, 9_000_000],
     }
 
 

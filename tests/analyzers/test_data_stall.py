@@ -314,7 +314,7 @@ def test_without_frames_the_kind_of_dataset_is_not_known(late):
 def test_what_linux_counted_of_the_workers_is_evidence(late):
     loading(late, WORKERS)
     counted = {
-        "processes": 2, "counted_s": 2.0, "cpu_share": 0.5, "user_ms_per_sample": 3.0, "system_ms_per_sample": 0.25,
+        "processes": 2, "cpu_share": 0.5, "user_ms_per_sample": 3.0, "system_ms_per_sample": 0.25,
         "disk_mb_per_s": 12.0, "read_mb_per_s": 60.0, "cached_share": 0.8, "major_faults_per_s": 40.0, "swapped_mb": 0,
     }  # fmt: skip
     late.with_info(loader={"num_workers": 2, "counters": counted})

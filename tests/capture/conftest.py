@@ -160,7 +160,6 @@ def bounded_jobs(capturing):
         "frames": capturing.job("bounds.py", "frames", steps=2, skip=0, max_mb=5.0),
         "operators": capturing.job("bounds.py", "operators", steps=2, skip=0, max_mb=5.0),
         "endless": capturing.job("bounds.py", "endless", max_seconds=1.0),
-        "first batch": capturing.job("bounds.py", "first_batch", max_seconds=3.0, quick=True),
     }
 
 
@@ -169,7 +168,6 @@ JOBS = {
     "test_steps.py": (step_jobs,),
     "test_privacy.py": (step_jobs,),
     "test_bounds.py": (bounded_jobs,),
-    "test_patience.py": (bounded_jobs,),
 }
 
 

@@ -49,7 +49,7 @@ def hooks_of(folder):
     nothing = lambda *_: 0
     return PlanHooks(
         folder=folder, prefix="rank0", num_ranks=1, report=nothing, other_active=lambda: False, undecided=lambda: False,
-        compiled=nothing, look=nothing, converged=nothing, sampling=nothing, join_wait=nothing, wrote=nothing,
+        compiled=nothing, look=nothing, converged=nothing, sampling=nothing, wrote=nothing,
         stepped=nothing,
     )  # fmt: skip
 

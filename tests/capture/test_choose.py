@@ -1,6 +1,6 @@
 """Which source tells the steps."""
 
-from diagnose.capture.steps.step_source import EVALUATION_PATIENCE, TRAINING_PATIENCE, SourceChoice
+from diagnose.capture.steps.step_source import SourceChoice
 
 
 def test_better_sources_take_over_and_lesser_ones_do_not():
@@ -27,7 +27,7 @@ def test_batches_wait_for_the_optimizer():
 
 
 def test_an_optimizer_that_never_steps_is_given_up():
-    for gradients, patience in ((True, TRAINING_PATIENCE), (False, EVALUATION_PATIENCE)):
+    for gradients, patience in ((True, 256), (False, 1024)):
         choice = SourceChoice("auto")
         choice.optimizer_exists = True
         heard = [choice.on_event("dataloader", gradients=gradients) for _ in range(patience + 1)]

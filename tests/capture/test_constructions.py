@@ -49,11 +49,11 @@ def test_a_loader_is_found_in_the_call_that_passes_its_dataset(made):
         loader = loaders({"batch_size": 4})
         """)
     call = config.loader["made"]
-    assert (call["name"], call["file"], call["begin"], call["end"]) == ("DataLoader", "train.py", (4, 11), (7, 5))
-    assert call["first"] == 1
-    assert call["lines"][3] == "    return data.DataLoader("
-    assert call["spread"] == ("batch_size",)
-    assert call["parameters"][:2] == ("dataset", "batch_size")
+    assert (call.name, call.file, call.begin, call.end) == ("DataLoader", "train.py", (4, 11), (7, 5))
+    assert call.first == 1
+    assert call.lines[3] == "    return data.DataLoader("
+    assert call.spread == ("batch_size",)
+    assert call.parameters[:2] == ("dataset", "batch_size")
 
 
 def test_an_optimizer_of_the_authors_own_is_found_where_it_is_made(made):
@@ -68,8 +68,8 @@ def test_an_optimizer_of_the_authors_own_is_found_where_it_is_made(made):
         optimizer = Mine([torch.zeros(1, requires_grad=True)])
         """)
     call = config.optimizer["made"]
-    assert (call["name"], call["begin"]) == ("Mine", (8, 12))
-    assert call["parameters"] == ("params",)
+    assert (call.name, call.begin) == ("Mine", (8, 12))
+    assert call.parameters == ("params",)
 
 
 def test_a_credential_beside_a_call_is_not_stored(made):
@@ -104,52 +104,7 @@ def test_two_optimizers_of_one_line_are_two_calls(made):
         a, b = torch.nn.Linear(2, 2), torch.nn.Linear(3, 3)
         one, two = torch.optim.Adam(a.parameters()), torch.optim.Adam(b.parameters())
         """)
-    assert [(call["begin"], call["end"]) for call in config.calls] == [((3, 11), (3, 43)), ((3, 45), (3, 77))]
-
-
-@pytest.fixture
-def stepped(tmp_path, monkeypatch):
-    """Return a function that runs a script whose optimizers are older than the hooks, and describes one that steps."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(source):
-        (tmp_path / "train.py").write_text("import torch\nx = torch.zeros(1, requires_grad=True)\n" + source)
-        config = ScriptConfig()
-        kept = runpy.run_path("train.py", init_globals={"stepped": config.optimizer_stepped})
-        config.settle()
-        assert kept  # optimizers that are gone are not described
-        return config.optimizer["made"]
-
-    return run
-
-
-def test_an_optimizer_that_was_there_before_is_found_where_the_script_makes_the_only_one(stepped):
-    call = stepped("optimizer = torch.optim.SGD([x], lr=0.1)\ndef step():\n    stepped(optimizer)\nstep()\n")
-    assert (call["name"], call["file"], call["begin"]) == ("SGD", "train.py", (3, 12))
-    assert call["lines"][2] == "optimizer = torch.optim.SGD([x], lr=0.1)"
-
-
-def test_an_optimizer_that_was_there_before_is_told_apart_by_its_constants(stepped):
-    made = "one = torch.optim.SGD([x], lr=0.1)\ntwo = torch.optim.SGD([x], lr=0.2)\nstepped(two)\n"
-    assert stepped(made)["begin"] == (4, 6)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "one = torch.optim.SGD([x], lr=0.1)\ntwo = torch.optim.SGD([x], lr=0.1)\nstepped(two)\n",  # either of two
-        "make = dict(a=torch.optim.SGD)\none = make['a']([x])\nstepped(one)\n",  # made by no such call
-        "one = torch.optim.SGD([x], lr=0.1)\none.__init__([x], lr=0.3)\nstepped(one)\n",  # by another one
-    ],
-)
-def test_which_of_several_calls_or_none_made_an_optimizer_is_not_guessed(stepped, source):
-    assert stepped(source) is None
-
-
-def test_an_optimizer_that_was_seen_being_made_elsewhere_is_not_looked_for(stepped):
-    """A library makes it; the script's own call made another one."""
-    source = "one = torch.optim.SGD([x], lr=0.1)\nstepped.__self__.constructed('SGD', one)\nstepped(one)\n"
-    assert stepped(source) is None
+    assert [(call.begin, call.end) for call in config.calls] == [((3, 11), (3, 43)), ((3, 45), (3, 77))]
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
@@ -166,7 +121,7 @@ def test_the_call_that_turns_anomaly_detection_on_is_found(made, source, line):
         call = made(source).anomaly
     finally:
         torch.autograd.set_detect_anomaly(False)
-    assert (call and call["begin"][0]) == line
+    assert (call and call.begin[0]) == line
 
 
 def test_a_loader_that_only_its_iterator_knows_lives_as_long():

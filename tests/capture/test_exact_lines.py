@@ -158,7 +158,7 @@ def in_a_window(samplers, work, enough):
 @pytest.fixture
 def samplers():
     """Return samplers that may take the time that so many samples need."""
-    made = Samplers(PERIOD_MS, wanted=True, max_share=1.0)
+    made = Samplers(PERIOD_MS, max_share=1.0)
     made.prepare()
     yield made
     made.stop()

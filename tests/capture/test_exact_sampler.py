@@ -71,7 +71,7 @@ def in_a_window(samplers, work, enough=20):
 @pytest.fixture
 def samplers():
     """Return samplers that may take the time that so many samples need."""
-    made = Samplers(PERIOD_MS, wanted=True, max_share=1.0)
+    made = Samplers(PERIOD_MS, max_share=1.0)
     made.prepare()
     yield made
     made.stop()
@@ -157,7 +157,7 @@ def test_the_interpreter_s_switching_is_left_alone(samplers):
 HEAD = """
 import os, sys, time
 from diagnose.capture.record.samplers import Samplers
-samplers = Samplers(1.0, wanted=True)
+samplers = Samplers(1.0)
 files = set(os.listdir("/proc/self/fd"))
 samplers.prepare()
 samplers.sample_window(on=True)
@@ -277,7 +277,7 @@ os.waitpid(child, 0)
 )
 def test_without_it_a_thread_samples(monkeypatch, name, value, reason):
     monkeypatch.setattr(sampler_process, name, value)
-    made = Samplers(PERIOD_MS, wanted=True)
+    made = Samplers(PERIOD_MS)
     made.prepare()
     in_a_window(made, loop, enough=5)
     made.stop()
@@ -289,7 +289,7 @@ def test_a_line_that_it_does_not_see_is_no_sampler(monkeypatch):
     """The thread waits at another line than the one that must be seen, as with a layout that fits only nearly."""
     known = sampler_process._await_answer
     monkeypatch.setattr(sampler_process, "_await_answer", lambda channel: [known(channel)])
-    made = Samplers(PERIOD_MS, wanted=True)
+    made = Samplers(PERIOD_MS)
     in_a_window(made, loop, enough=5)
     made.stop()
     assert made.summary["method"] == "interpreter"

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from diagnose.capture.dataflow.window import DataflowWindow
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.capture.record.wide_sources import WideSources
+from diagnose.capture.record.wide_sources import wide_sources
 from diagnose.model.dataflow import ASKS_FOR_GRADIENT, TAKES_OVER
 from diagnose.model.records import LoadedRecord
 from tests.capture.flows import line_of, named, only, record_dataflow, value
@@ -316,5 +316,5 @@ def test_wide_buffers_have_the_line_of_their_class():
         module(torch.ones(2))
         window.end_step()
     assert window.wide_buffers == {"wide": (__file__, line_of("class", __file__))}
-    (found,) = WideSources(SourceLines(Path()), Path()).of(LoadedRecord(), window.wide_buffers)
+    (found,) = wide_sources(SourceLines(Path()), LoadedRecord(), window.wide_buffers)
     assert (found.name, found.lines[3].strip()) == ("wide", 'self.register_buffer("wide", torch.ones(2).double())')

@@ -37,7 +37,7 @@ def hooks(tmp_path):
     return PlanHooks(
         folder=tmp_path, prefix="rank2", num_ranks=1, report=nothing, other_active=lambda: False,
         undecided=lambda: False, compiled=nothing, look=nothing, converged=nothing, sampling=nothing,
-        join_wait=nothing, wrote=nothing, stepped=nothing,
+        wrote=nothing, stepped=nothing,
     )  # fmt: skip
 
 

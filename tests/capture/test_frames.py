@@ -67,7 +67,7 @@ print(json.dumps([seen, idle, sorted(each for _, each in reader.threads()), layo
 def pythons():
     """Return this Python and those of other versions that can be run."""
     found = [sys.executable]
-    for minor in range(10, 14):
+    for minor in range(11, 14):
         path = shutil.which(f"python3.{minor}")
         if path and minor != sys.version_info[1]:
             works = subprocess.run([path, "-c", "import ctypes"], capture_output=True, check=False).returncode == 0
@@ -119,13 +119,11 @@ def own():
 
 def test_every_line_of_a_function_has_its_own_instructions(own):
     code = test_the_lines_of_a_process_that_waits.__code__
-    layout = layout_of_this_python()
     codes = own._codes
     read = codes.of(id(code), Memory(os.getpid()).read(id(code), codes.num_bytes))
     assert (read.file, read.name, read.size) == (code.co_filename, code.co_name, len(code.co_code))
     lines = {start: line for start, _, line in code.co_lines() if line is not None}
     assert {start: read.place(start)[1] for start in lines} == lines
-    assert layout.code_bytes > 0
 
 
 def test_what_is_no_code_is_refused(own):

@@ -3,7 +3,6 @@
 import io
 import sys
 import threading
-import weakref
 
 import pytest
 import torch
@@ -37,12 +36,6 @@ class Step:
         self.phases.gradients_off(True)
         self.passes(time)
         self.phases.gradients_off(False)
-        return self
-
-    def acts(self, time, kept=None):
-        self.phases.forward_begins()
-        self.passes(time)
-        self.phases.forward_over(kept and weakref.ref(kept))
         return self
 
     def evaluates(self, *what):
@@ -151,66 +144,6 @@ def test_actions_drawn_with_gradients_on_make_a_rollout():
     finally:
         undo()
     assert step.trains(10).taken() == times(rollout=52, backwards=1, work=6)
-
-
-class Graph:
-    """What an output holds as long as gradients can be taken of it."""
-
-
-def test_forward_passes_that_no_backward_pass_can_use_make_a_rollout(step):
-    for _ in range(6):
-        step.acts(2, Graph()).passes(8)  # the graph is gone at once
-    assert step.trains(10).taken() == times(rollout=52, backwards=1, work=6)
-
-
-def test_a_forward_pass_whose_gradients_are_taken_is_training(step):
-    kept = [Graph() for _ in range(6)]
-    for graph in kept:
-        step.acts(2, graph).passes(8)
-    assert step.trains(10).taken() == times(backwards=1)
-
-
-def test_a_teacher_called_with_gradients_on_is_inference(step):
-    kept = Graph()
-    step.acts(5, Graph())  # an assertion would hold what it is made of
-    assert step.acts(3, kept).trains(10).taken() == times(inference=5, backwards=1, work=1)
-    assert step.evaluates(lambda s: s.acts(4)).trains(9).taken() == times(evaluation=4, backwards=1)
-
-
-def test_drawing_an_action_after_each_pass_makes_no_more_regions(step):
-    for _ in range(2):
-        step.acts(2, Graph()).infers(1)
-    assert step.trains(10).taken() == times(inference=6, backwards=1, work=2)
-
-
-@pytest.fixture
-def listener():
-    made = Listener("auto", ScriptConfig(), lambda _fresh: None)
-    made.install()
-    yield made
-    made.remove()
-
-
-@pytest.mark.parametrize(("num", "rollout"), [(6, True), (0, False)])
-def test_a_policy_that_acts_with_gradients_on(listener, num, rollout):
-    policy = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
-    for _ in range(num):
-        policy(torch.ones(1, 4)).argmax()
-    policy(torch.ones(8, 4)).mean().backward()
-    assert (listener.phases.take().rollout > 0) == rollout
-    listener.lock()
-    listener.phases.begin()
-    policy(torch.ones(1, 4)).argmax()
-    assert len(listener.phases._step.forwards) == rollout  # watched after the step is known if that is of use
-    optimizer.step()
-
-
-def test_nothing_is_hooked_into_what_a_script_compiles(listener):
-    policy = torch.nn.Linear(4, 2)
-    torch.compile(policy, backend="eager")
-    policy(torch.ones(1, 4))
-    assert listener.phases._step.forwards == []
 
 
 def test_a_target_network_that_follows_is_no_rollout():

@@ -55,4 +55,3 @@ def test_the_loader_that_trains_is_described_not_one_that_evaluates_on_more_batc
         config.batch_delivered(test, epoch)
     config.optimizer_stepped(optimizer)
     assert config.loader["num_workers"] == workers
-    assert config.loader["num_loaders"] == 2

@@ -134,7 +134,7 @@ def test_only_the_sampler_s_own_timed_waits_end_on_time():
 def test_samplers_in_turn_leave_the_interpreter_as_they_found_it(monkeypatch, from_memory):
     if not from_memory:
         monkeypatch.setattr("diagnose.capture.record.samplers._unfit", lambda: "Not here.")
-    before, samplers = sys.getswitchinterval(), Samplers(2.0, wanted=True)
+    before, samplers = sys.getswitchinterval(), Samplers(2.0)
     samplers.sample_window(on=True)
     inside = sys.getswitchinterval()
     samplers.sample_window(on=False)
@@ -160,7 +160,7 @@ def test_a_forked_process_begins_with_python_s_own_switching():
 
 
 def test_collections_are_noted_in_windows_and_between_them():
-    samplers, noted = Samplers(2.0, wanted=True, min_pause_ns=0), []
+    samplers, noted = Samplers(2.0, min_pause_ns=0), []
     samplers.sample_run(on=True)
     for on in (False, True, False):
         samplers.sample_window(on=on)
@@ -204,28 +204,6 @@ def test_the_state_is_the_letter_after_the_name(tmp_path, line, state):
         assert state_in(file.fileno()) == state
 
 
-def clocks(monkeypatch, cpu_ns, wall_ns):
-    """Replace the thread's CPU clock and the wall clock by readings in turn."""
-    cpu, wall = iter(cpu_ns), iter(wall_ns)
-    fake = SimpleNamespace(
-        pthread_getcpuclockid=lambda _: 7, clock_gettime_ns=lambda _: next(cpu), perf_counter_ns=lambda: next(wall)
-    )
-    monkeypatch.setattr(module, "time", fake)
-
-
-@pytest.mark.parametrize(
-    ("cpu_ns", "letter", "state"),
-    [(96, b"S", 1), (94, b"S", 0), (0, b"R", 1)],  # of 100 ns: what has run nearly all of it needs no look at its state
-)
-def test_the_cpu_time_since_the_last_sample_comes_before_the_state(monkeypatch, tmp_path, cpu_ns, letter, state):
-    (tmp_path / "stat").write_bytes(b"7 (python) " + letter + b" 1")
-    clocks(monkeypatch, [0, cpu_ns], [0, 100])
-    opened = os.open
-    monkeypatch.setattr(module.os, "open", lambda _path, flags: opened(tmp_path / "stat", flags))
-    with module._states(0, 7) as running:
-        assert running() == state
-
-
 def test_the_cost_of_sampling_is_in_the_summary():
     summary = sampled(spin, period_ms=5.0, samples=4).taken.summary()
     assert summary["num_samples"] >= 4
@@ -252,9 +230,9 @@ def test_this_system_s_count_is_read():
     assert taken_module.schedstat(threading.get_native_id())[1] >= 0
 
 
-@pytest.mark.parametrize(("depth", "pause"), [(1, 0.033333), (6, 0.08)])
+@pytest.mark.parametrize(("depth", "pause"), [(1, 0.02), (6, 0.08)])
 def test_samples_less_often_where_a_sample_is_dear(monkeypatch, depth, pause):
-    """At 1 ms of CPU time a sample, 33 ms between samples keep it at 3 % of a core in a window, 80 ms at 1.25 %."""
+    """At 1 ms of CPU time a sample, 20 ms between samples keep it at 5 % of a core in a window, 80 ms at 1.25 %."""
     sampler = Sampler(Taken(threading.get_ident(), threading.get_native_id(), 2.0, depth=depth))
     pauses, used_ns = [], iter(range(0, 100_000_000, 1_000_000))
 

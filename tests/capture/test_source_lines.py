@@ -8,7 +8,7 @@ import time
 import pytest
 
 from diagnose.capture.record.folder import CaptureFolder
-from diagnose.capture.record.source_lines import MAX_LINE_WIDTH, MAX_STORED_LINES, SourceLines
+from diagnose.capture.record.source_lines import MAX_LINE_WIDTH, SourceLines
 from diagnose.trace_reader.documents import read_lines
 
 TEXT = "import time\n\n    api_key = 'abc'; train()\nlast()"
@@ -189,9 +189,7 @@ def test_what_is_no_source_file_is_left_out(tmp_path, name):
 
 
 def test_bounds(tmp_path):
-    an_hour_old(tmp_path / "train.py", "x" * 10_000 + "\n" + "y\n" * MAX_STORED_LINES)
-    found = texts(SourceLines(tmp_path).stored([("train.py", line) for line in range(1, MAX_STORED_LINES + 50)]))[
-        "train.py"
-    ]
-    assert len(found) == MAX_STORED_LINES
+    an_hour_old(tmp_path / "train.py", "x" * 10_000 + "\n" + "y\n" * 2000)
+    found = texts(SourceLines(tmp_path).stored([("train.py", line) for line in range(1, 2050)]))["train.py"]
+    assert len(found) == 2000
     assert len(found["1"]) == MAX_LINE_WIDTH

@@ -1,8 +1,9 @@
 """The store of the script's ranks, lent over a socket to the process that waits for the script."""
 
-import socket
+import os
 import threading
 from datetime import timedelta
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ def lent():
     serving = []
 
     def lend(store):
-        own, other = socket.socketpair()
-        thread = threading.Thread(target=serve_store, args=(store, other.detach(), Path("capture"), "run7"))
+        own, other = Pipe()
+        thread = threading.Thread(target=serve_store, args=(store, os.dup(other.fileno()), Path("capture"), "run7"))
         thread.start()
+        other.close()
         serving.append((own, thread))
         link = StoreLink(own)
         assert link.accept()
@@ -68,7 +70,7 @@ def test_a_value_that_is_too_large_is_a_fault_and_not_read(lent):
 
 
 def test_a_process_that_ends_without_lending_is_noticed():
-    own, other = socket.socketpair()
+    own, other = Pipe()
     other.close()
     assert not StoreLink(own).accept()
     own.close()

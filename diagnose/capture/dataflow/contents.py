@@ -24,7 +24,6 @@ from diagnose.capture.dataflow.structure import (
     CODES,
     MAX_SAMPLE,
     Bits,
-    Code,
     Kind,
     Structure,
     offsets,
@@ -79,7 +78,9 @@ class DeviceSamples:
         """
         is_readable = tensor.dtype == base.dtype and not (tensor.is_conj() or tensor.is_neg())
         # All samples may take 64 MB.
-        if not is_readable or self._num_bytes > 64 << 20 or base.device.type == "meta" or _is_capturing(base.device):
+        if not is_readable or self._num_bytes > 64 << 20 or base.device.type == "meta":
+            return False
+        if base.device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # it becomes part of a graph
             return False
         try:
             with torch._C._AutoDispatchBelowAutograd(), _without_modes():
@@ -134,11 +135,6 @@ def _is_wanted_whole(base: Base, num: int) -> bool:
 
 def _without_modes() -> Any:
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
-
-
-def _is_capturing(device: torch.device) -> bool:
-    """Return whether what runs now becomes part of a graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
@@ -239,7 +235,8 @@ class Contents:
                 self._pending.append(_row(_Look, (number, base, sample, 0, None, with_kind)))
             else:
                 at, rest = divmod(start, size)
-                bits = _unaligned(start, num, code) if rest else _WORDS[size][at : at + num]
+                unaligned = _BYTES[start : start + num * size].view(code.unsigned) if rest else None
+                bits = _WORDS[size][at : at + num] if unaligned is None else unaligned
                 # The fingerprint of a value that no operator made, whose content alone tells it apart, may take 0.1 ms,
                 # that of another one 10 us: larger ones have that of a sample.
                 max_bytes = 1 << 20 if is_given else 1 << 18
@@ -272,10 +269,6 @@ class Contents:
                 what = f"{look.base.dtype} {look.base.shape} {look.checksum} ".encode()
                 fingerprint = hashlib.blake2b(what + look.sample, digest_size=8, key=salt).hexdigest()
                 self._found[look.number] = content._replace(fingerprint=fingerprint)
-
-
-def _unaligned(start: int, num: int, code: Code) -> Bits:
-    return _BYTES[start : start + num * code.size].view(code.unsigned)
 
 
 def _read(number: int, bits: Bits, base: Base, max_bytes: int, *, with_kind: bool) -> _Look:

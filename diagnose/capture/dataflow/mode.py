@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from functools import partial
 from threading import get_ident
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -279,11 +278,9 @@ def accept_higher_order() -> None:
         return
     for operator in torch._ops._higher_order_ops.values():
         if FlowMode not in operator.python_key_table:
-            operator.py_impl(FlowMode)(partial(_dispatched, operator))
-
-
-def _dispatched(operator: Any, mode: FlowMode, *args: Any, **kwargs: Any) -> Any:
-    return mode.__torch_dispatch__(operator, (), args, kwargs)
+            operator.py_impl(FlowMode)(
+                lambda mode, *args, _operator=operator, **kwargs: mode.__torch_dispatch__(_operator, (), args, kwargs)
+            )
 
 
 def _is_part(tensor: torch.Tensor) -> bool:

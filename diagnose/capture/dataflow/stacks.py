@@ -18,16 +18,9 @@ from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import long_statements, tree_of
 from diagnose.model.dataflow import Frame
 
-# Returns the first line of the statement that a line of a source file belongs to.
-
-
-def statement_line(file: str, line: int) -> int:
-    """Return the first line of the innermost statement at a line; the line itself where the source is not known."""
-    return _first_lines(file).get(line, line)
-
 
 @lru_cache(maxsize=256)
-def _first_lines(file: str) -> dict[int, int]:
+def first_lines(file: str) -> dict[int, int]:
     """Return the first line of the innermost statement at each line of one on several lines."""
     first: dict[int, int] = {}
     for begin, last in long_statements(tree_of(file) or ast.Module([], [])):
@@ -126,7 +119,10 @@ class Stacks:
         known = self._frames.get((address, at))
         if known is None:
             code = self._codes[address]
-            line = statement_line(code.co_filename, _line(code, at))
+            line = (
+                next((line for begin, end, line in code.co_lines() if begin <= at < end), None) or code.co_firstlineno
+            )
+            line = first_lines(code.co_filename).get(line, line)
             known = self._frames[address, at] = Frame(code.co_filename, line, code.co_name)
         return known
 
@@ -158,9 +154,3 @@ def _is_of_autograd_function(forward: CodeType) -> bool:
     for each in classes:
         classes += each.__subclasses__()
     return any(getattr(getattr(each, "forward", None), "__code__", None) is forward for each in classes)
-
-
-def _line(code: CodeType, at: int) -> int:
-    """Return the line of the instruction at an offset in bytes."""
-    line = next((line for begin, end, line in code.co_lines() if begin <= at < end), None)
-    return line or code.co_firstlineno

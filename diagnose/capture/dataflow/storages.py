@@ -59,15 +59,11 @@ class Base:
         self.is_contiguous = tensor.is_contiguous()
         self.extent = tensor.numel()
         if not (self.is_contiguous and self.extent == num):
-            if not _covers(self.shape, self.stride, num):
+            # Where it shows not all elements of its storage, some of them perhaps in several places.
+            if num_elements([n for n, step in zip(self.shape, self.stride, strict=True) if step]) < num:
                 self.shape, self.stride, self.offset, self.is_contiguous = (num,), (1,), 0, True
             self.extent = extent(self.shape, self.stride) if num else 0
         self.code = CODES.get(self.dtype) if self.extent else None
-
-
-def _covers(shape: tuple[int, ...], stride: tuple[int, ...], num: int) -> bool:
-    """Return whether a tensor shows all elements of its storage, some of them perhaps in several places."""
-    return num_elements([n for n, step in zip(shape, stride, strict=True) if step]) >= num
 
 
 class _Live:
@@ -180,11 +176,7 @@ def _view(tensor: torch.Tensor) -> View | None:
 
 
 def _view_of_none(tensor: torch.Tensor) -> View:
-    return _shape(tensor), (), 0, tensor.dtype
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     try:
-        return tuple(tensor.shape)
+        return tuple(tensor.shape), (), 0, tensor.dtype
     except RuntimeError:  # of nested tensors that have no strides
-        return ()
+        return (), (), 0, tensor.dtype

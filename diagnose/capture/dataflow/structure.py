@@ -132,12 +132,13 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     if len(shape) < 2 or shape[-1] < 2:
         return _PLAIN
     rows = bits.reshape(-1, shape[-1])
-    padded = _padded(rows) if may_be_padded else (-1.0, -1.0)
+    padded = _padded(rows[:, :, None]) if may_be_padded else (-1.0, -1.0)
     if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, code.one):
         return Structure("one-hot")
     may_be_triangular = with_kind and shape[-2] == shape[-1] >= 4  # smaller ones are chance
     kind: Kind = "triangular" if may_be_triangular and _is_triangular(rows) else ""
-    frames = _padded_rows(bits.reshape(shape)) if with_kind and len(shape) == 3 else -1.0
+    # What is there in all of the first dimension alike is no padding of frames.
+    frames = _padded(bits.reshape(shape))[0] if with_kind and len(shape) == 3 else -1.0
     return Structure(kind, *padded, _zero_rows(sample, rows, code.unsigned(code.magnitude)), frames)
 
 
@@ -204,34 +205,19 @@ def _beside_diagonals(num_rows: int, side: int, most: int, is_above: bool) -> tu
     return some, places > 0 if is_above else places < 0
 
 
-def _padded(rows: Bits) -> tuple[float, float]:
-    """Return which share of the columns, at either end, hold one number in all rows; second: of rows of one length."""
-    if rows.size > MAX_PADDED:
-        return -1.0, -1.0
-    width, shares = rows.shape[-1], [0.0, 0.0]
-    for ends in (rows[:, ::-1], rows) if len(rows) > 1 else ():
-        if (ends[:, 0] == ends[0, 0]).all():
-            runs = runs_at_start(ends)
-            least = int(runs.min())
-            shares[least < width and bool((runs == least).all())] += least / width
-    return min(shares[0], 1.0), shares[1]
+def _padded(bits: Bits) -> tuple[float, float]:
+    """Return which share of the second of three dimensions, at either end, holds one number in all of the others.
 
-
-def _padded_rows(bits: Bits) -> float:
-    """Return which share of the second dimension, at either end, holds one number in all of the first and third.
-
-    What is there in all of the first dimension alike is no padding.
+    Second: of rows that are padded alike.
     """
     if bits.size > MAX_PADDED:
-        return -1.0
-    share = 0.0
-    for each in (bits[:, ::-1], bits):
-        if not (each[:, 0] == each[0, 0, 0]).all():
-            continue
-        runs = _before_first((each != each[0, 0, 0]).any(2))
-        least = int(runs.min())
-        share += least / bits.shape[1] if least < bits.shape[1] and bool((runs != least).any()) else 0.0
-    return min(share, 1.0)
+        return -1.0, -1.0
+    shares = [0.0, 0.0]
+    for each in (bits[:, ::-1], bits) if len(bits) > 1 else ():
+        if (each[:, 0] == each[0, 0, 0]).all():
+            runs = _before_first((each != each[0, 0, 0]).any(2))
+            shares[bool((runs == runs[0]).all())] += int(runs.min()) / bits.shape[1]
+    return min(shares[0], 1.0), shares[1]
 
 
 def runs_at_start(rows: Bits) -> Positions:

@@ -168,7 +168,8 @@ def _operators(raw: Sequence[RawOperator], mode: FlowMode, module_name: Callable
         if source is not None and not module:
             module = source.module
         schema = each.schema
-        draws = schema.draws and not _is_without_dropout(each)
+        dropout = next((value for where, value in each.attributes if where in (schema.dropout, "dropout_p")), 0.0)
+        draws = schema.draws and (schema.dropout < 0 or dropout != 0.0)
         made.append(
             Operator(
                 step=each.step,
@@ -200,14 +201,6 @@ def _forward(operator: RawOperator, mode: FlowMode) -> int:
         return -1
     threads = (operator.thread, mode.thread)
     return next((mode.makers[t, operator.node] for t in threads if (t, operator.node) in mode.makers), -1)
-
-
-def _is_without_dropout(operator: RawOperator) -> bool:
-    position = operator.schema.dropout
-    if position < 0:
-        return False
-    given = next((value for where, value in operator.attributes if where in (position, "dropout_p")), 0.0)
-    return given == 0.0
 
 
 def _phase(operator: RawOperator) -> Phase:

@@ -89,11 +89,8 @@ def word_at(data: bytes, offset: int) -> int:
 
 OBJECT_TYPE = WORD  # of an object its type, behind the count of references
 VAR_SIZE = 2 * WORD  # of a bytes object its length
-FRAME_BYTES, THREAD_BYTES, CODE_BYTES = 128, 512, 256  # more than any of the fields needs
-RUNTIME_BYTES = 1 << 14  # of the interpreter's and the process's state, what comes before the tables of objects
+FRAME_BYTES, THREAD_BYTES = 128, 512  # more than any of the fields needs
 BYTES_DATA = bytes.__basicsize__ - 1
-MARK_US = 7531  # a switch interval that nobody else sets: it stands in front of the lock's holder
-MARK_LINE = 76_543_210
 TEXTS = ("plain text", "d\xe9j\xe0", "\u6f22\u5b57", "\U0001f40d!")  # one of each width that text is stored in
 
 
@@ -123,8 +120,7 @@ class Layout(NamedTuple):
     link_frame: int  # -1: the thread points at the frame itself; else at what does
     frame_code: int
     frame_previous: int
-    frame_at: int  # the instruction: a pointer, or before 3.11 an index
-    code_bytes: int  # where instructions begin; before 3.11 they are an object of their own
+    frame_at: int  # the instruction: a pointer
     code_line: int
     code_file: int
     code_name: int
@@ -179,19 +175,17 @@ def _find(data: bytes, value: int, what: str) -> int:
 
 
 def _offsets_of_code(memory: Memory) -> dict[str, int]:
-    file, name = "a file's \xe9 name", "a function's \xe9 name"
-    code = _outer.__code__.replace(co_filename=file, co_name=name, co_firstlineno=MARK_LINE)
-    data = memory.read(id(code), CODE_BYTES)
-    line = data.find(MARK_LINE.to_bytes(4, sys.byteorder))
+    file, name, line_mark = "a file's \xe9 name", "a function's \xe9 name", 76_543_210
+    code = _outer.__code__.replace(co_filename=file, co_name=name, co_firstlineno=line_mark)
+    data = memory.read(id(code), 256)  # more than any of the fields needs
+    line = data.find(line_mark.to_bytes(4, sys.byteorder))
     if line < 0:
         raise UnreadableError("This interpreter keeps its lines in an unknown place.")
-    table = code.co_linetable
     return {
-        "code_bytes": CodeType.__basicsize__ if CodeType.__itemsize__ else _find(data, id(code.co_code), "code"),
         "code_line": line,
         "code_file": _find(data, id(code.co_filename), "files"),
         "code_name": _find(data, id(code.co_name), "names"),
-        "code_table": _find(data, id(table), "tables of lines"),
+        "code_table": _find(data, id(code.co_linetable), "tables of lines"),
     }
 
 
@@ -228,11 +222,8 @@ def _inner(memory: Memory, thread: int) -> dict[str, int]:
 
 
 def _internal(memory: Memory, frame: FrameType) -> int:
-    """Return the address of what the interpreter runs: the frame object, or since 3.11 what that one points to."""
-    data = memory.read(id(frame), FRAME_BYTES)
-    if id(frame.f_code) in words(data):
-        return id(frame)
-    for address in words(data)[2:6]:
+    """Return the address of what the interpreter runs, to which the frame object points."""
+    for address in words(memory.read(id(frame), FRAME_BYTES))[2:6]:
         try:
             if id(frame.f_code) in words(memory.read(address, FRAME_BYTES)):
                 return address
@@ -247,10 +238,7 @@ def _offset_of_instruction(memory: Memory, frame: FrameType) -> int:
     each: FrameType | None = frame
     while each is not None:
         data = memory.read(_internal(memory, each), FRAME_BYTES)
-        if CodeType.__itemsize__:
-            wanted = (id(each.f_code) + CodeType.__basicsize__ + each.f_lasti).to_bytes(WORD, sys.byteorder)
-        else:
-            wanted = (each.f_lasti // 2).to_bytes(4, sys.byteorder, signed=True)
+        wanted = (id(each.f_code) + CodeType.__basicsize__ + each.f_lasti).to_bytes(WORD, sys.byteorder)
         found &= {at for at in range(0, FRAME_BYTES, 4) if data[at : at + len(wanted)] == wanted}
         each = each.f_back
     if len(found) != 1:
@@ -304,28 +292,26 @@ def _neighbours(memory: Memory, own: int) -> dict[str, int]:
 
 def _lock(memory: Memory, own: Addresses) -> Lock | None:
     """Return where the lock's holder stands, None where that is not found: behind the switch interval."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(MARK_US / 1e6)
+    before, mark_us = sys.getswitchinterval(), 7531  # which nobody else sets
+    # The interval is followed by a thread and by the mark that the lock is held.
+    wanted = (
+        mark_us.to_bytes(WORD, sys.byteorder) + own.thread.to_bytes(WORD, sys.byteorder) + (1).to_bytes(4, "little")
+    )
+    state_bytes = 1 << 14  # of the interpreter's and the process's state, what comes before the tables of objects
+    sys.setswitchinterval(mark_us / 1e6)
     try:
-        data = memory.read(own.runtime, RUNTIME_BYTES)
-        if (at := _holder(data, own.thread)) is not None:
-            return Lock(True, 0, at)
-        for i, address in enumerate(words(memory.read(own.interpreter, RUNTIME_BYTES))):
+        at = memory.read(own.runtime, state_bytes).find(wanted)
+        if at >= 0:
+            return Lock(True, 0, at + WORD)
+        for i, address in enumerate(words(memory.read(own.interpreter, state_bytes))):
             try:
-                at = _holder(memory.read(address, 8 * WORD), own.thread)
+                at = memory.read(address, 8 * WORD).find(wanted)
             except UnreadableError:
                 continue
-            if at is not None:
-                return Lock(False, i * WORD, at)
+            if at >= 0:
+                return Lock(False, i * WORD, at + WORD)
     except UnreadableError:
         return None
     finally:
         sys.setswitchinterval(before)
     return None
-
-
-def _holder(data: bytes, thread: int) -> int | None:
-    """Return where the interval is followed by a thread and by the mark that the lock is held."""
-    wanted = MARK_US.to_bytes(WORD, sys.byteorder) + thread.to_bytes(WORD, sys.byteorder) + (1).to_bytes(4, "little")
-    at = data.find(wanted)
-    return at + WORD if at >= 0 else None

@@ -49,9 +49,6 @@ def _exactly(channel: socket.socket, num: int) -> bytes:
     return bytes(data)
 
 
-NAME = b"diagnose-frames"
-
-
 class Service:
     """Answers one process."""
 
@@ -116,7 +113,10 @@ class Service:
 
 def main(descriptor: int, pid: int) -> None:
     """Serve a process over an open socket until it ends or closes its end."""
-    _prepare()
+    os.chdir("/")  # not in a folder of the process that is sampled
+    libc = ctypes.CDLL(None)
+    libc.prctl(15, b"diagnose-frames", 0, 0, 0)  # PR_SET_NAME
+    libc.prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns: timed waits end on time
     with socket.socket(fileno=os.dup(descriptor)) as channel:  # a low number, which select needs
         os.close(descriptor)
         try:
@@ -135,14 +135,6 @@ def main(descriptor: int, pid: int) -> None:
                 send(channel, service.answer(message))
             if service.stretch is not None:
                 service.stretch.look()
-
-
-def _prepare() -> None:
-    """Stand apart from the process that is sampled: in no folder of its, and with timed waits that end on time."""
-    os.chdir("/")
-    libc = ctypes.CDLL(None)
-    libc.prctl(15, NAME, 0, 0, 0)  # PR_SET_NAME
-    libc.prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns
 
 
 def _is_alive(pid: int) -> bool:

@@ -54,8 +54,7 @@ class Codes:
         self._memory, self._layout, self._types, self._libraries = memory, layout, types, libraries
         fields = (layout.code_line, layout.code_file, layout.code_name, layout.code_table)
         self._fields = slice(min(fields), max(fields) + WORD)  # they never change
-        self._own_bytes = layout.code_bytes if CodeType.__itemsize__ else 0
-        self.num_bytes = max(self._fields.stop, layout.code_bytes + WORD)
+        self.num_bytes = self._fields.stop
         self._known: dict[tuple[int, bytes, bytes], Code] = {}
 
     def of(self, address: int, data: bytes) -> Code:
@@ -81,10 +80,7 @@ class Codes:
     def _read(self, data: bytes) -> Code:
         layout = self._layout
         file, name = (self._text(word_at(data, at)) for at in (layout.code_file, layout.code_name))
-        if self._own_bytes:
-            size = word_at(data, VAR_SIZE) * CodeType.__itemsize__
-        else:
-            size = len(self._bytes(word_at(data, layout.code_bytes)))
+        size = word_at(data, VAR_SIZE) * CodeType.__itemsize__
         if not 0 < size <= MAX_READ_BYTES:
             raise UnreadableError("It is no code object.")
         table = self._bytes(word_at(data, layout.code_table))
@@ -153,7 +149,6 @@ class FrameReader:
         self._codes = Codes(memory, layout, process, libraries)
         threads = layout.thread_ident, layout.thread_next, layout.thread_previous, layout.thread_frame
         self._thread_bytes = max(threads) + WORD
-        self._inline = bool(CodeType.__itemsize__)  # instructions are a part of their code object, as since 3.11
         self._frame_bytes = max(layout.frame_code, layout.frame_previous, layout.frame_at) + WORD
 
     def thread(self, ident: int) -> int:
@@ -232,13 +227,10 @@ class FrameReader:
         for i, (address, instruction) in enumerate(batch):
             head = data[i * size : (i + 1) * size]
             code = self._codes.of(address, head)
-            if self._inline:
-                begin, at = 0, instruction - address - self._layout.code_bytes
-            else:
-                begin, at = word_at(head, self._layout.code_bytes) + BYTES_DATA, instruction * 2
+            at = instruction - address - CodeType.__basicsize__
             if not -2 <= at < code.size:
                 raise UnreadableError("It is at no instruction of its code.")
-            found.append(Seen(code, at, begin + at if begin else instruction))
+            found.append(Seen(code, at, instruction))
             users += code.is_users
         return users
 
@@ -256,13 +248,8 @@ class FrameReader:
                 begin = max(frame - 2048, frame & -4096)  # what precedes the page may not be there
                 data, at = self._memory.read(begin, frame - begin + size), frame - begin
             code = word_at(data, at + layout.frame_code)
-            if self._inline:
-                instruction = word_at(data, at + layout.frame_at)
-            else:
-                field = at + layout.frame_at
-                instruction = int.from_bytes(data[field : field + 4], "little", signed=True)
             if code != self._process.of_none:  # where C calls into Python there is a frame without code
-                yield code, instruction
+                yield code, word_at(data, at + layout.frame_at)
             frame = word_at(data, at + layout.frame_previous)
 
     def _innermost(self, thread: int, ident: int) -> int:

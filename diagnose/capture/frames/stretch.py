@@ -12,17 +12,17 @@ from .layout import WORD, Memory, UnreadableError, word_at
 from .reader import MAX_STACK, EndedError, FrameReader, Place
 
 UNKNOWN = -1  # whether the thread ran
-NUM_OUTER = 3  # lines: the script's, its main function's and one that this calls
 BOOTSTRAP = "<string>"  # the outermost frame of the process that runs a script: python -c
 
 
 def shortened(path: list[Place], depth: int) -> tuple[Place, ...]:
-    """Return the innermost lines, at most ``depth``, and of a longer path the outermost ones too, each line once.
+    """Return the innermost lines, at most ``depth``, and of a longer path the outermost three too, each line once.
 
-    A search calls itself many times: what calls it stands at the far end.
+    A search calls itself many times: what calls it stands at the far end. The three are the script's, its main
+    function's and one that this calls.
     """
     path = list(dict.fromkeys(path))
-    return tuple(path if len(path) <= depth + NUM_OUTER else [*path[:depth], *path[-NUM_OUTER:]])
+    return tuple(path if len(path) <= depth + 3 else [*path[:depth], *path[-3:]])
 
 
 def state_in(file: int) -> int:
@@ -58,8 +58,6 @@ class Rows(NamedTuple):
     running: bytes  # int8
     others: tuple[tuple[int, int, tuple[tuple[Place, int, int], ...]], ...]  # number, samples, lines and their counts
     cost_ns: int
-    dropped: int
-    over: str  # why there will be no more, "" where there will
 
 
 class Stretch:
@@ -76,8 +74,8 @@ class Stretch:
         self._time, self._place, self._running = array("q"), array("i"), array("b")
         self._others: dict[int, tuple[list[int], dict[Place, list[int]]]] = {}
         self._cost_from, self._began_ns = time.process_time_ns(), time.process_time_ns()
-        self._num, self._dropped, self._in_a_row, self._spread = 0, 0, 0, 0.0
-        self._over = ""
+        self._num, self._in_a_row, self._spread = 0, 0, 0.0
+        self._over = False
         self._due_ns = time.monotonic_ns() + order.period_ns
 
     def close(self) -> None:
@@ -101,7 +99,7 @@ class Stretch:
             self._look_at_others()
         self._num += 1
         if self._num >= self._order.max_samples:
-            self._over = "There are enough samples."
+            self._over = True
         period = self._order.period_ns
         earned = (time.process_time_ns() - self._began_ns) / (self._num * self._order.max_share)
         self._spread = (self._spread + 0.618034) % 1.0  # comes near every point of [0, 1) soonest
@@ -121,10 +119,8 @@ class Stretch:
                 for ident, (num, lines) in self._others.items()
             ),
             now - self._cost_from,
-            self._dropped,
-            self._over,
         )
-        self._num_sent, self._cost_from, self._dropped = len(places), now, 0
+        self._num_sent, self._cost_from = len(places), now
         self._time, self._place, self._running = array("q"), array("i"), array("b")
         self._others.clear()
         return found
@@ -132,14 +128,12 @@ class Stretch:
     def _sample(self) -> None:
         try:
             found = self._read()
-        except EndedError as error:
-            self._over = str(error)
+        except EndedError:
+            self._over = True
             return
-        except UnreadableError as error:
-            self._dropped += 1
+        except UnreadableError:
             self._in_a_row += 1
-            if self._in_a_row >= 50:  # in a row: no more are tried
-                self._over = str(error)
+            self._over = self._in_a_row >= 50  # in a row: no more are tried
             return
         self._in_a_row = 0
         seen_ns, path = found

@@ -12,9 +12,7 @@ import gc
 import io
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import Pipe
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -79,8 +78,11 @@ def main() -> NoReturn:
         from diagnose.capture.process.rank_processes import serve_store
 
         serve_store(result.store, request.store_socket, result.folder, result.info.run_id)
-    if result.threads:
-        _leave_at_once(result.exit_code)
+    if result.threads:  # of the stopped script; they are not waited for
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(result.exit_code)
     if result.info.ended == "stopped":
         skip_collections()
     sys.exit(result.exit_code)
@@ -100,14 +102,6 @@ def skip_collections() -> None:
             with contextlib.suppress(Exception):  # closed, broken, or a class of the script's own
                 each.flush()
     gc.freeze()
-
-
-def _leave_at_once(code: int) -> NoReturn:
-    """Leave without waiting for threads that the stopped script has left running."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def _die_with_parent(parent: int) -> None:
@@ -163,10 +157,11 @@ def supervise(
     with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals, contextlib.ExitStack() as sockets:
         files = (failure.fileno(), signals.fileno())
         request = replace(request, failure_file=files[0], signal_file=files[1])
-        own, lent = map(sockets.enter_context, socket.socketpair())
+        own, lent = map(sockets.enter_context, Pipe())
         request = replace(request, store_socket=lent.fileno())
         place = place or Place()
-        command = [*place.before, *_python(), "-c", BOOTSTRAP, request.encode(), *script]
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+        command = [*place.before, sys.executable, *flags, "-c", BOOTSTRAP, request.encode(), *script]
         child = subprocess.Popen(
             command,
             stdout=STDERR if stdout_to_stderr else None,
@@ -176,31 +171,14 @@ def supervise(
         )
         with _signals_to(child, files[1]):
             lent.close()
-            if with_store is not None:
-                _while_lent(child, own, with_store)
+            while with_store is not None and not own.poll(0.5) and child.poll() is None:
+                pass  # it may end without lending the store; what the script has started may hold the other end open
+            if with_store is not None and own.poll() and (link := StoreLink(own)).accept():
+                with_store(link)
             own.close()
             returncode = child.wait()
         failure.seek(0)
         return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
-
-
-def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callable[[StoreLink], None]) -> None:
-    """Wait until the child lends the store, use it, and let the child end.
-
-    What the script has started may hold the other end open beyond the child's own end.
-    """
-    while not select.select([own], [], [], 0.5)[0]:  # the child may end without lending one
-        if child.poll() is not None:
-            return
-    link = StoreLink(own)
-    if link.accept():
-        use(link)
-
-
-def _python() -> list[str]:
-    """Return this interpreter with its own switches (-O, -X dev, …)."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-    return [sys.executable, *flags]
 
 
 @contextmanager

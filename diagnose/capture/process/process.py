@@ -243,12 +243,8 @@ def _members(variable: str, value: str, *, or_below: bool = False) -> Iterator[i
                 continue
             words = _words(folder / "environ")
             is_member = wanted in words or (or_below and any(word.startswith(wanted + b"/") for word in words))
-            if is_member and not _is_helper(_words(folder / "cmdline")):
+            if is_member and not any(name in word for word in _words(folder / "cmdline") for name in HELPERS):
                 yield int(folder.name)
-
-
-def _is_helper(command: list[bytes]) -> bool:
-    return any(name in word for word in command for name in HELPERS)
 
 
 def _words(file: Path) -> list[bytes]:
@@ -278,9 +274,6 @@ class _Mallinfo(ctypes.Structure):
     ]  # fmt: skip
 
 
-PROBE_BYTES = 64_000
-
-
 def heap_mb() -> float | None:
     """Return how much is allocated by malloc, None where the allocator does not count it."""
     reader = _heap_reader()
@@ -303,10 +296,10 @@ def _heap_reader() -> Callable[[], int] | None:
         return int(info.uordblks) + int(info.hblkhd)
 
     before = allocated()
-    block = malloc(PROBE_BYTES)
+    block = malloc(64_000)
     grown = allocated() - before
     free(block)
-    return allocated if grown >= PROBE_BYTES // 2 else None
+    return allocated if grown >= 32_000 else None
 
 
 @contextlib.contextmanager
@@ -330,8 +323,6 @@ def silent_stderr() -> Iterator[None]:
 # Ends what a script that was stopped would leave behind: worker processes, and all others that it started.
 
 RUN_VARIABLE = "DIAGNOSE_TRACE_RUN"  # in the environment of every process that a traced script starts
-
-GRACE = 5.0  # seconds that worker processes get to end by themselves, as long as torch gives its DataLoader workers
 PID = struct.Struct("i")
 
 
@@ -372,7 +363,7 @@ class ForkedChildren:
 
 def end_workers() -> None:
     """Wait for multiprocessing's daemons, then terminate every process of it that still runs."""
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + 5.0  # as long as torch gives its DataLoader workers
     for child in multiprocessing.active_children():
         if child.daemon:
             child.join(max(0.0, deadline - time.monotonic()))
@@ -398,7 +389,7 @@ def new_mark() -> str:
 
 def end_others(mark: str) -> None:
     """End whatever else the script has started, its children's children included."""
-    end_marked(RUN_VARIABLE, mark, grace_s=GRACE)
+    end_marked(RUN_VARIABLE, mark, grace_s=5.0)
 
 
 def _parent(pid: int) -> int:

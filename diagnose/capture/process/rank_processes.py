@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import end_workers, process_group, rank_and_size
@@ -38,28 +36,20 @@ from diagnose.text.progress import Progress
 # written, the script's process serves requests over a socket: put bytes under a key, get them. Nothing else crosses
 # it.
 
-MAX_VALUE_BYTES: Final = 7 << 20  # torch's TCPStore takes 8 MiB at a time
-MAX_MESSAGE_BYTES: Final = MAX_VALUE_BYTES + (1 << 16)
+MAX_VALUE_BYTES = 7 << 20  # torch's TCPStore takes 8 MiB at a time
 
 
 class StoreGone(Exception):  # an event of the run, and no error of anybody
     """The store, or the process that lends it, is no longer there."""
 
 
-class _Request(msgspec.Struct, array_like=True):
-    key: str
-    data: bytes | None = None  # None: get
-    wait_s: float = 0.0
+def _replace_in_distributed(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[Undo]:
+    """Replace a function in both modules that have it; nothing where torch was built without torch.distributed."""
+    import torch.distributed
 
-
-class _Reply(msgspec.Struct, array_like=True):
-    data: bytes | None = None
-    fault: str = ""
-
-
-class _Offer(msgspec.Struct, array_like=True):
-    folder: str
-    run_id: str
+    if not torch.distributed.is_available():
+        return []
+    return [replace_function(each, name, make) for each in (torch.distributed, torch.distributed.distributed_c10d)]
 
 
 class KeptStore:
@@ -71,13 +61,8 @@ class KeptStore:
 
     def install(self) -> None:
         """Watch for the end of the group; torch has just been imported."""
-        import torch.distributed
-
-        if not torch.distributed.is_available():
-            return
-        for module in (torch.distributed, torch.distributed.distributed_c10d):
-            self._undo.append(replace_function(module, "destroy_process_group", self._before_destroy))
-            self._undo.append(replace_function(module, "init_process_group", self._before_init))
+        self._undo += _replace_in_distributed("destroy_process_group", self._before_destroy)
+        self._undo += _replace_in_distributed("init_process_group", self._before_init)
 
     def remove(self) -> None:
         """Watch no longer, and keep the store of a group that is still there."""
@@ -109,20 +94,18 @@ class KeptStore:
 
 def serve_store(store: Any, descriptor: int, folder: Path, run_id: str) -> None:
     """Offer the store over an open socket, and serve it until the other side closes it."""
-    with socket.socket(fileno=descriptor) as link, contextlib.suppress(OSError, KeyboardInterrupt):
-        _send(link, _Offer(str(folder), run_id))
-        while (message := _receive(link)) is not None:
-            _send(link, _answer(store, msgspec.msgpack.decode(message, type=_Request)))
-
-
-def _answer(store: Any, request: _Request) -> _Reply:
-    try:
-        if request.data is not None:
-            store.set(request.key, request.data)
-            return _Reply()
-        return _Reply(_wait_for(store, request.key, request.wait_s))
-    except Exception as error:  # torch has a type for each backend's faults, and they changed from release to release
-        return _Reply(fault=f"{type(error).__name__}: {error}"[:300])
+    with Connection(descriptor) as link, contextlib.suppress(OSError, EOFError, KeyboardInterrupt):
+        link.send((str(folder), run_id))
+        while True:
+            key, data, wait_s = link.recv()
+            try:
+                if data is not None:
+                    store.set(key, data)
+                link.send((_wait_for(store, key, wait_s) if data is None else None, ""))
+            except OSError:
+                raise
+            except Exception as error:  # torch has a type for each backend's faults, and they change between releases
+                link.send((None, f"{type(error).__name__}: {error}"[:300]))
 
 
 def _wait_for(store: Any, key: str, wait_s: float) -> bytes | None:
@@ -144,19 +127,17 @@ def _wait_for(store: Any, key: str, wait_s: float) -> bytes | None:
 class StoreLink:
     """The other side: the store as the process sees it that waits for the script."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: Connection) -> None:
         self._link = link
         self.folder = Path()  # the capture of this process
         self.run_id = ""
 
     def accept(self) -> bool:
         """Return whether the store is offered; the script's process has begun to send, or has ended."""
-        with contextlib.suppress(OSError):
-            message = _receive(self._link)
-            if message is not None:
-                offer = msgspec.msgpack.decode(message, type=_Offer)
-                self.folder, self.run_id = Path(offer.folder), offer.run_id
-                return True
+        with contextlib.suppress(OSError, EOFError):
+            folder, self.run_id = self._link.recv()
+            self.folder = Path(folder)
+            return True
         return False
 
     def put(self, key: str, data: bytes) -> None:
@@ -165,7 +146,7 @@ class StoreLink:
         Raises:
             StoreGone: the store is no longer there.
         """
-        self._ask(_Request(f"diagnose/{self.run_id}/{key}", data))
+        self._ask(key, data, 0.0)
 
     def get(self, key: str, wait_s: float) -> bytes | None:
         """Return what a rank has stored, None where it does not come in time.
@@ -173,45 +154,17 @@ class StoreLink:
         Raises:
             StoreGone: the store is no longer there.
         """
-        return self._ask(_Request(f"diagnose/{self.run_id}/{key}", wait_s=wait_s)).data
+        return self._ask(key, None, wait_s)
 
-    def _ask(self, request: _Request) -> _Reply:
+    def _ask(self, key: str, data: bytes | None, wait_s: float) -> bytes | None:
         try:
-            _send(self._link, request)
-            message = _receive(self._link)
-        except OSError as error:
-            raise StoreGone(str(error)) from error
-        if message is None:
-            raise StoreGone("the script's process has ended")
-        reply = msgspec.msgpack.decode(message, type=_Reply)
-        if reply.fault:
-            raise StoreGone(reply.fault)
-        return reply
-
-
-def _send(link: socket.socket, message: msgspec.Struct) -> None:
-    data = msgspec.msgpack.encode(message)
-    link.sendall(len(data).to_bytes(4, "big") + data)
-
-
-def _receive(link: socket.socket) -> bytes | None:
-    """Return the next message, None where the other side has closed the socket."""
-    head = _exactly(link, 4)
-    size = int.from_bytes(head, "big")
-    if len(head) < 4 or size > MAX_MESSAGE_BYTES:
-        return None
-    data = _exactly(link, size)
-    return data if len(data) == size else None
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = link.recv(size - len(data))
-        if not part:
-            break
-        data += part
-    return bytes(data)
+            self._link.send((f"diagnose/{self.run_id}/{key}", data, wait_s))
+            found: tuple[bytes | None, str] = self._link.recv()
+        except (OSError, EOFError) as error:
+            raise StoreGone(str(error) or "the script's process has ended") from error
+        if found[1]:
+            raise StoreGone(found[1])
+        return found[0]
 
 
 RANKS = "ranks"  # the folder of their captures in the partial folder of the script's own process
@@ -275,15 +228,11 @@ class _Joined:
 
     def install(self) -> None:
         """Watch for it; torch has just been imported."""
-        import torch.distributed
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        if not torch.distributed.is_available():
-            return
-        for module in (torch.distributed, torch.distributed.distributed_c10d):
-            self._undo.append(replace_function(module, "init_process_group", self._around))
-        # a script may have taken the function out of its module before
-        self._undo.append(register_optimizer_step_pre_hook(lambda *_: self._begin()).remove)
+        self._undo += _replace_in_distributed("init_process_group", self._around)
+        if self._undo:  # a script may have taken the function out of its module before
+            self._undo.append(register_optimizer_step_pre_hook(lambda *_: self._begin()).remove)
 
     def remove(self) -> None:
         """Watch no longer."""
@@ -376,7 +325,9 @@ def trace_processes(
 
     def start_of(start: Any) -> Callable[..., object]:
         def start_traced(process: Any) -> object:
-            if is_first() and _may_be_rank(process):
+            target = process._target
+            is_worker = str(getattr(target, "__module__", "")).startswith(NO_RANKS)
+            if target is not None and not is_worker and is_first():
                 process._target = RankProcess(process._target, options, command)
                 started.append(process)
             return start(process)
@@ -393,8 +344,3 @@ def trace_processes(
         return join_traced
 
     return undo_all([replace_function(BaseProcess, "start", start_of), replace_function(BaseProcess, "join", join_of)])
-
-
-def _may_be_rank(process: Any) -> bool:
-    target = process._target
-    return target is not None and not str(getattr(target, "__module__", "")).startswith(NO_RANKS)

@@ -132,8 +132,14 @@ def _failed(error: BaseException, signals: StopSignals) -> Outcome:
         _release_frames(error)
         return Outcome("interrupted", INTERRUPTED, error)
     if isinstance(error, SystemExit):
-        return Outcome("finished", _exit_code(error), error)
-    _show(error)
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+            return Outcome("finished", 1, error)
+        return Outcome("finished", error.code or 0, error)
+    traceback = error.__traceback__  # without the frames between the interpreter and the script
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error, error.with_traceback(traceback).__traceback__)
     return Outcome("raised", 1, error)
 
 
@@ -149,24 +155,6 @@ def _main_program(argv: Sequence[str], *, module: bool) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path[:] = old_argv, old_path
-
-
-def _exit_code(error: SystemExit) -> int:
-    """Return the exit code as the interpreter computes it, and print a message given instead of one."""
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code
-    print(error.code, file=sys.stderr)
-    return 1
-
-
-def _show(error: BaseException) -> None:
-    """Print the traceback without the frames between the interpreter and the script."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
-        traceback = traceback.tb_next
-    sys.excepthook(type(error), error, error.with_traceback(traceback).__traceback__)
 
 
 def _release_frames(error: BaseException) -> None:

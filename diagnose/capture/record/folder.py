@@ -349,7 +349,8 @@ class CaptureFolder:
         """Return an earlier capture's files and nothing else; of several ranks each replaces its own."""
         found = []
         for path in [path for pattern in OUR_FILES for path in target.glob(pattern)]:
-            rank = _rank_of(path.name)
+            numbered = re.search(r"rank(\d+)", path.name)
+            rank = int(numbered[1]) if numbered else -1
             if not self._shared or rank == self._rank or (self._rank == 0 and not 0 <= rank < self._num_ranks):
                 found.append(path)
         return found
@@ -358,12 +359,6 @@ class CaptureFolder:
         """Remove the partial folder and give the place up."""
         shutil.rmtree(self.partial, ignore_errors=True)
         self._reservation.release()
-
-
-def _rank_of(name: str) -> int:
-    """Return the rank in a capture file's name, -1 where it has none."""
-    found = re.search(r"rank(\d+)", name)
-    return int(found[1]) if found else -1
 
 
 def _is_something_else(target: Path) -> bool:

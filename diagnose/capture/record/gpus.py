@@ -1,4 +1,4 @@
-"""Samples the GPUs through NVML while steps run: clocks, throttling, power, memory, PCIe, other processes.
+"""Samples the GPUs through NVML while steps run: clocks, throttling, power, memory, other processes.
 
 GPUs are found by the UUID that torch reports for the devices it sees, so CUDA_VISIBLE_DEVICES is respected.
 What a board does not offer is None in its series; no driver is one sentence, not an error.
@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -41,13 +41,9 @@ def describe_gpus() -> list[dict[str, object]]:
 
 _COUNTERS = {
     "retries": "num_alloc_retries",
-    "out_of_memory": "num_ooms",
-    "allocated_peak_bytes": "allocated_bytes.all.peak",
     "reserved_peak_bytes": "reserved_bytes.all.peak",
-    "inactive_split_bytes": "inactive_split_bytes.all.current",
     "reserved_bytes": "reserved_bytes.all.current",
 }
-_SINCE_START = ("retries", "out_of_memory")  # counted from the begin of the process
 
 
 def allocator_counters() -> dict[str, int]:
@@ -90,27 +86,14 @@ def _cuda() -> Any:  # a module, which may not be there
 
 
 def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the later counters, those that only grow less what they were before."""
-    return {name: value - before.get(name, 0) * (name in _SINCE_START) for name, value in after.items()}
-
-
-THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVML's documentation
-    0x01: "idle",
-    0x02: "application clocks",
-    0x04: "software power cap",
-    0x08: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-    0x100: "display clocks",
-}
+    """Return the later counters, retries without those before."""
+    return {name: value - before.get(name, 0) * (name == "retries") for name, value in after.items()}
 
 
 class GpuMonitor:
     """A thread that samples the given GPUs until it is stopped."""
 
-    def __init__(self, gpus: Sequence[Mapping[str, object]], period_ms: float, nvml: Any = None) -> None:
+    def __init__(self, gpus: Sequence[Mapping[str, object]], nvml: Any = None, period_ms: float = 100.0) -> None:
         self.reason = ""  # why there is nothing, one sentence
         self._gpus = gpus
         self._period = period_ms / 1e3
@@ -143,23 +126,34 @@ class GpuMonitor:
 
     def summary(self) -> dict[str, object]:
         """Return what CaptureInfo.nvml holds."""
-        return {
-            "available": not self.reason,
-            "reason": self.reason,
-            "gpus": self._series,
-            "throttle_names": {str(bit): name for bit, name in THROTTLE_REASONS.items()},
-        }
+        return {"available": not self.reason, "reason": self.reason, "gpus": self._series}
 
     def _connect(self) -> None:
         if self._nvml is None:
             import pynvml
 
             self._nvml = pynvml
-        self._nvml.nvmlInit()
+        nvml = self._nvml
+        nvml.nvmlInit()
         for gpu in self._gpus:
-            handle = find_gpu(self._nvml, str(gpu.get("uuid", "")))
+            handle = find_gpu(nvml, str(gpu.get("uuid", "")))
+            limit_mw = _ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
+            limits_mw = _ask(nvml, "nvmlDeviceGetPowerManagementLimitConstraints", handle)
+            memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
             self._handles.append(handle)
-            self._series.append({"index": gpu.get("index"), "uuid": gpu.get("uuid"), **_constants(self._nvml, handle)})
+            self._series.append(
+                {
+                    "index": gpu.get("index"),
+                    "uuid": gpu.get("uuid"),
+                    "name": _ask(nvml, "nvmlDeviceGetName", handle),
+                    "max_sm_mhz": _ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+                    "power_limit_w": limit_mw and limit_mw / 1e3,
+                    "max_power_limit_w": limits_mw and limits_mw[1] / 1e3,
+                    "memory_total_bytes": memory and memory.total,
+                    "other_processes": [],
+                    "own_process_seen": False,
+                }
+            )
 
     def _run(self) -> None:
         rows = 0
@@ -167,8 +161,13 @@ class GpuMonitor:
             for handle, series in zip(self._handles, self._series, strict=True):
                 for key, value in gpu_row(self._nvml, handle).items():
                     series.setdefault(key, []).append(value)
-                if rows % 5 == 0:
-                    _take_slow(self._nvml, handle, series)
+                found = _ask(self._nvml, "nvmlDeviceGetComputeRunningProcesses", handle) if rows % 5 == 0 else ()
+                for process in found or ():
+                    if process.pid == os.getpid():
+                        series["own_process_seen"] = True
+                    elif process.pid not in [other["pid"] for other in series["other_processes"]]:
+                        other = {"pid": process.pid, "memory_bytes": process.usedGpuMemory}
+                        series["other_processes"].append(other)
             rows += 1
 
 
@@ -183,59 +182,27 @@ def find_gpu(nvml: Any, uuid: str) -> Any:
     raise LookupError(f"no GPU with the UUID {uuid}: {last}")
 
 
-def _ask(question: Callable[[], Any]) -> Any:
+def _ask(nvml: Any, question: str, *given: Any) -> Any:
     """Return the answer, None where the board or the driver has none."""
     try:
-        return question()
+        return getattr(nvml, question)(*given)
     except Exception:  # "not supported" is an answer
         return None
 
 
-def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {
-        "name": _ask(lambda: nvml.nvmlDeviceGetName(handle)),
-        "max_sm_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "max_memory_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        "power_limit_w": _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),
-        "max_power_limit_w": _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)[1] / 1e3),
-        "memory_total_bytes": _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        "pcie_generation": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
-        "pcie_width": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
-        "max_pcie_generation": _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
-        "max_pcie_width": _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
-        "other_processes": [],
-        "own_process_seen": False,
-    }
-
-
 def gpu_row(nvml: Any, handle: Any) -> dict[str, Any]:
-    """Return what a GPU shows now."""
-    use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    # The bits of THROTTLE_REASONS; the call was renamed in driver 535.
-    new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    throttle = new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    """Return what a GPU shows now; the reasons for a lower clock are bits of NVML's."""
+    use = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    throttle = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if throttle is None:  # the name before driver 535
+        throttle = _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    power_mw, memory = _ask(nvml, "nvmlDeviceGetPowerUsage", handle), _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     return {
         "time_ns": time.time_ns(),
         "utilisation": use and use.gpu,
-        "memory_utilisation": use and use.memory,
-        "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        "sm_mhz": _ask(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
         "throttle_reasons": throttle,
-        "power_w": _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
-        "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        "memory_used_bytes": _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "power_w": None if power_mw is None else power_mw / 1e3,
+        "temperature_c": _ask(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+        "memory_used_bytes": memory and memory.used,
     }
-
-
-def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:
-    """Append what takes NVML 20 ms each time, PCIe, or hardly changes, the processes."""
-    sent = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES))
-    received = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES))
-    series.setdefault("pcie_time_ns", []).append(time.time_ns())
-    series.setdefault("pcie_tx_kb_s", []).append(sent)
-    series.setdefault("pcie_rx_kb_s", []).append(received)
-    for process in _ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ():
-        if process.pid == os.getpid():
-            series["own_process_seen"] = True
-        elif process.pid not in [other["pid"] for other in series["other_processes"]]:
-            series["other_processes"].append({"pid": process.pid, "memory_bytes": process.usedGpuMemory})

@@ -13,7 +13,7 @@ import time
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -77,7 +77,6 @@ class LoadingCounters:
         system = sum(b.system_s - a.system_s for a, b in pairs)
         found = {
             "processes": float(len(pairs)),
-            "counted_s": lasted,
             "cpu_share": (user + system) / lived,
             "major_faults_per_s": sum(b.major_faults - a.major_faults for a, b in pairs) / lasted,
             "swapped_mb": sum(b.swap_bytes for _, b in pairs) / 1e6,
@@ -103,22 +102,15 @@ def _read(process: Path) -> _Reading | None:
         swap = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSwap:")), 0)
     except (OSError, ValueError, IndexError):
         return None
-    disk, read = _io(process)
-    return _Reading(time.monotonic(), disk, read, major_faults, user, system, swap)
-
-
-def _io(process: Path) -> tuple[int | None, int | None]:
-    """Return bytes fetched from storage and bytes read; a kernel or a container may not show them."""
-    try:
+    disk = read = None
+    with contextlib.suppress(OSError, ValueError, KeyError):  # a kernel or a container may not show them
         lines = dict(line.split(": ") for line in (process / "io").read_text().splitlines())
-        return int(lines["read_bytes"]), int(lines["rchar"])
-    except (OSError, ValueError, KeyError):
-        return None, None
+        disk, read = int(lines["read_bytes"]), int(lines["rchar"])
+    return _Reading(time.monotonic(), disk, read, major_faults, user, system, swap)
 
 
 # Whether loading a batch in the script's process draws random numbers: the generators before and after it.
 
-MAX_BATCHES = 4  # of a dataset, that are looked at: 30 µs each
 # Packages whose transforms draw from generators of their own, which nothing here sees.
 _OWN_GENERATORS = ("albumentations", "audiomentations", "imgaug", "monai", "torchio")
 
@@ -143,7 +135,7 @@ class DrawnBatches:
             self._begun = weakref.ref(iterator)
             return
         dataset = getattr(iterator, "_dataset", None)
-        if self._looked[id(dataset)] < MAX_BATCHES:
+        if self._looked[id(dataset)] < 4:  # 30 µs each
             if not self._looked[id(dataset)] and _has_generator(dataset):
                 self._own.add(id(dataset))
             self._before = random_state()
@@ -174,23 +166,18 @@ def _has_generator(dataset: object) -> bool:
     if "numpy" in sys.modules:
         numpy = sys.modules["numpy"].random
         kinds = (*kinds, numpy.Generator, numpy.RandomState)
-    pending, seen = [dataset], set[int]()
+    pending: list[Any] = [dataset]
+    seen = set[int]()
     while pending and len(seen) < 500:  # objects of a dataset
         held = pending.pop()
         if isinstance(held, kinds):
             return True
         if id(held) not in seen and not isinstance(held, type):
             seen.add(id(held))
-            pending += _inside(held)
+            pending += getattr(held, "__dict__", {}).values()
+            if type(held) in (list, tuple, dict) and len(held) <= 50:
+                pending += held.values() if type(held) is dict else held
     return False
-
-
-def _inside(held: Any) -> Iterable[object]:
-    """Return an object's attributes, and the items of a short list, tuple or mapping."""
-    attributes = getattr(held, "__dict__", {}).values()
-    if type(held) not in (list, tuple, dict) or len(held) > 50:
-        return attributes
-    return [*attributes, *(held.values() if type(held) is dict else held)]
 
 
 def random_state() -> tuple[Hashable, ...]:
@@ -268,19 +255,14 @@ def batch_choosers(loader: Any) -> tuple[tuple[str, int, int, str], ...]:
 
 
 def _of_users(function: Any) -> tuple[str, int, int, str] | None:
-    code = _code_of(function)
-    if code is None or not is_users(code):
-        return None
-    last = code.co_firstlineno
-    with contextlib.suppress(OSError):  # the source is not known
-        last += len(inspect.getsourcelines(code)[0]) - 1
-    return code.co_filename, code.co_firstlineno, last, code.co_name
-
-
-def _code_of(function: Any) -> CodeType | None:
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__code__"):  # an object that is called
         function = type(function).__call__
     code = getattr(function, "__code__", None)
-    return code if isinstance(code, CodeType) else None
+    if not isinstance(code, CodeType) or not is_users(code):
+        return None
+    last = code.co_firstlineno
+    with contextlib.suppress(OSError):  # the source is not known
+        last += len(inspect.getsourcelines(code)[0]) - 1
+    return code.co_filename, code.co_firstlineno, last, code.co_name

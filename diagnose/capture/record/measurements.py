@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.window import WindowKind
 from diagnose.model.records import LoadedRecord
@@ -119,9 +118,6 @@ class PlanHooks:
     look: Callable[[], None]  # called when a bound may be reached at another time than before
     converged: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
-    # The class of the loader's iterator that is waited for, "" for none; what it is given is called after that wait.
-    join_wait: Callable[[Callable[[], None]], str]
     wrote: Callable[[], object]  # called after each window was written
     stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it
     training_loader: Callable[[], object] = lambda: None  # the loader that steps take their batches from, if any
-    quick_s: float = QUICK_S  # for a quick recording

@@ -21,9 +21,6 @@ from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import FLOW_STEPS, Recorder, Steps, first_line
 from diagnose.capture.record.window import (
-    HEAP_POLL_S,
-    JSON_BYTES,
-    MAX_RECORDED_CALLS,
     MAX_STEP_CALLS,
     FrameCount,
     StepSize,
@@ -32,33 +29,6 @@ from diagnose.capture.record.window import (
 from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
 from diagnose.model.growth import grows
 from diagnose.model.statistics import MIN_LONG_RATIO
-
-# How long a quick recording waits, so that the whole command answers within 15 s.
-#
-# What a script does before its first sign of work, such as reading a model, is no step and is waited for.
-
-BEGIN_S = 6.0  # of the script's run, if it worked earlier; importing torch takes 2 to 4 of them
-END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
-
-
-class Patience:
-    """Times what a quick recording waits for, from the start of the script's run, which is now."""
-
-    def __init__(self) -> None:
-        self._started_at = time.monotonic()
-
-    def left_s(self, first_sign_at: float | None) -> float:
-        """Return in how many seconds recording begins in the midst of a step; a sign is an event or a wait."""
-        if first_sign_at is None:
-            return math.inf
-        return min(first_sign_at + 3.0, self._started_at + BEGIN_S) - time.monotonic()
-
-    @property
-    def window_s(self) -> float:
-        """Return how long what is recorded from now on may take."""
-        # Two seconds, 400 samples of the executing line, for a script that prepared for longer.
-        return min(QUICK_S, max(2.0, self._started_at + END_S - time.monotonic()))
-
 
 # How long steps are watched once everything is recorded: until what recurs now and then has been seen to recur.
 
@@ -145,14 +115,14 @@ TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
 class Plan:
     """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps.
 
-    With ``at_once``, which a quick plan may be given, recording begins here, in the midst of a step.
+    With ``at_once``, which a quick plan may be given, recording begins here: steps are long.
     """
 
     def __init__(
         self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
     ) -> None:
         self._together = hooks.num_ranks > 1
-        longest_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
+        longest_s = min(options.max_seconds, QUICK_S) if options.quick else options.max_seconds
         # Ranks that decided by their own clocks would part: together they have no bound of time.
         self._max_s = math.inf if self._together else longest_s
         self._at_once = at_once
@@ -224,7 +194,7 @@ class Plan:
             return math.inf
         if not self.has_begun:
             self._recorder.script_heap.look()
-            return max(0.0, min(self._left_s(), HEAP_POLL_S))
+            return max(0.0, min(self._left_s(), 0.05))
         return max(0.0, min(self._left_s(), self._recorder.full_in))
 
     def cut(self) -> bool:
@@ -392,9 +362,9 @@ class Plan:
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
         measured = self._measured
-        # A step takes 3.1 times the MB of one of the timing window, measured on small CPU steps.
+        # A step takes 3.1 times the MB of one of the timing window, measured on small CPU steps; a call 330 bytes.
         operators = 3.5 * measured.mb["light"] / len(measured.timing)
-        return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * JSON_BYTES / 1e6)
+        return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * 330 / 1e6)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
@@ -406,7 +376,7 @@ class Plan:
         per_step = self._attribution_mb()
         fitting = attribution_steps(per_step, self._options.max_mb - measured.mb["light"]) if per_step else wanted
         if self._functions and self._recorder.stacks:
-            fitting = min(fitting, MAX_RECORDED_CALLS // self._functions - 1)
+            fitting = min(fitting, 2 * MAX_STEP_CALLS // self._functions - 1)
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:

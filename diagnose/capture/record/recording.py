@@ -152,25 +152,20 @@ class AnomalyStacks:
         self._undo()
 
     def _watched(self, call: Any) -> Callable[..., Any]:
+        import torch
+
         def watched_call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.stack_ns and threading.get_ident() == self._thread:
-                self.stack_ns = _stack_ns()
+            is_watched = not self.stack_ns and threading.get_ident() == self._thread
+            if is_watched and torch.is_anomaly_enabled():
+                took = []
+                for _ in range(3):  # the first one reads source lines
+                    began = time.perf_counter_ns()
+                    traceback.format_stack()
+                    took.append(time.perf_counter_ns() - began)
+                self.stack_ns = min(took)
             return call(module, *args, **kwargs)
 
         return watched_call
-
-
-def _stack_ns() -> int:
-    import torch
-
-    if not torch.is_anomaly_enabled():
-        return 0
-    took = []
-    for _ in range(3):  # the first one reads source lines
-        began = time.perf_counter_ns()
-        traceback.format_stack()
-        took.append(time.perf_counter_ns() - began)
-    return min(took)
 
 
 # Notices profilers that the script itself starts: two at once would ruin each other.
@@ -194,7 +189,11 @@ class OtherProfilers:
         self._undo = around(torch_profiler.profile, "__init__", after=self._profiler_made)
 
     def _profiler_made(self, profiler: Any) -> None:
-        frame = _caller()
+        frame = sys._getframe(2)  # past this and the function around the constructor
+        while frame.f_back is not None:  # the innermost frame outside torch
+            if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in ("torch", "contextlib"):
+                break
+            frame = frame.f_back
         if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):
             self._made.add(profiler)
             self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -212,17 +211,6 @@ class OtherProfilers:
         return bool(enabled()) or any(
             getattr(p, "entered", False) and getattr(p, "kineto_results", None) is None for p in list(self._made)
         )
-
-
-def _caller() -> FrameType:
-    """Return the innermost frame outside torch."""
-    frame = sys._getframe(3)  # past this, what calls it and the function around the constructor
-    while frame.f_back is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in ("torch", "contextlib"):
-            break
-        frame = frame.f_back
-    return frame
 
 
 # Runs a function on the main thread in the middle of a step, as soon as that thread executes Python again.
@@ -282,7 +270,6 @@ Steps: TypeAlias = Generator[None, int, None]
 """Resumed at every step boundary with the duration of the step that is over, ns."""
 
 
-MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
 _PART_KEPT: dict[WindowKind, str] = {
     "light": "the figures cover a part of one step",
     "attribution": "lines and shapes come from a part of one step",
@@ -410,7 +397,7 @@ class Recorder:
                 while not self._together and self._hooks.other_active():
                     yield
                 again = yield from self._attempt(kind, num_steps, late, warm_up=warm_up)
-                if not again or self._together or (self._cut and (tries >= MAX_ATTEMPTS or late())):
+                if not again or self._together or (self._cut and (tries >= 3 or late())):
                     break
                 if self.given_up:
                     self._measured.notes.append(
@@ -474,7 +461,6 @@ class Recorder:
         try:
             window = Window(kind, stacks=self.stacks)
             window.start()
-            window.join_wait(self._hooks.join_wait(window.end_wait))
         except Exception as error:  # the profiler failing must not end the user's script
             self._measured.notes.append(f"The profiler could not start ({first_line(error)}).")
             return None

@@ -6,27 +6,24 @@ of sampling is measured, bounded and reported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
 from diagnose.capture.frames.reader import PACKAGES
-from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened, state_in
+from diagnose.capture.frames.stretch import BOOTSTRAP, shortened, state_in
 from diagnose.capture.record.taken import OWN_THREADS, Taken
 
 METHOD = "interpreter"
 MAX_RUN_SAMPLES = 200_000  # an hour of a run that is watched to its end
-# Of a core: where waking a thread is dear, as on virtual machines (0.2 ms a sample), samples come less often. A window
-# lasts less than a second, and a place that a quarter of it goes to needs some samples.
-MAX_CPU_SHARE, MAX_WINDOW_CPU_SHARE = 0.0125, 0.03
 
 
 class Sampler:
@@ -85,23 +82,23 @@ class Sampler:
             ctypes.CDLL(None).prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns; it may fail
         used = time.thread_time_ns()
         pause, num = period, 0
-        most = MAX_WINDOW_CPU_SHARE if taken.depth == 1 else MAX_CPU_SHARE
         taken.begin()
-        with _states(taken.thread_id, taken.native_id) as state:
+        with contextlib.ExitStack() as opened:
+            state = -1  # no file: what the thread does is not known
+            with contextlib.suppress(OSError):  # not Linux
+                state = os.open(f"/proc/self/task/{taken.native_id}/stat", os.O_RDONLY)
+                opened.callback(os.close, state)
             while not self._enough and len(taken.time_ns) < MAX_RUN_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
-                frames = sys._current_frames()
-                frame = frames.get(taken.thread_id)
+                frame = sys._current_frames().get(taken.thread_id)
                 if frame is None:
                     break
                 taken.time_ns.append(time.time_ns())
                 taken.place.append(self._row_of(frame))
-                if taken.others is not None:
-                    taken.others.look(frames, _users_place)
-                del frame, frames
-                taken.running.append(state())
+                del frame
+                taken.running.append(state_in(state))
                 num += 1
-                pause = max(period, (time.thread_time_ns() - used) / (1e9 * num * most))
+                pause = max(period, (time.thread_time_ns() - used) / (1e9 * num * taken.max_share))
         taken.cost_ns += time.thread_time_ns() - used
         taken.end()
 
@@ -144,61 +141,14 @@ def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _users_place(frame: FrameType) -> tuple[str, int, str]:
-    """Return the innermost line of the user's; of the frame itself where there is none."""
-    return place_of(next(users_frames(frame), frame))
-
-
 def place_of(frame: FrameType) -> tuple[str, int, str]:
     """Return file, line and function of a frame."""
     return frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
 
 
-def _libraries() -> tuple[str, ...]:
-    """Return what the files of other people's code begin with."""
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return (
-        *(p + "/" for p in paths if p),
-        str(Path(__file__).resolve().parents[2]) + "/",
-        "<frozen ",
-        "<__array",
-        "<eval_with_key>",
-    )
-
-
-LIBRARIES = _libraries()
-
-
-@contextmanager
-def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
-    """Give a reader of what the thread does at this moment: 1 runs or is ready to, 0 waits, -1 unknown.
-
-    Reading the file gives the interpreter up, so that a thread which waits for nothing else is ready by then. Without
-    Linux' files nothing is known.
-    """
-    try:
-        file = os.open(f"/proc/self/task/{native_id}/stat", os.O_RDONLY)
-    except OSError:
-        yield lambda: UNKNOWN
-        return
-    share = _cpu_share(thread_id)
-    try:
-        # Reading would hold up a thread that computes in Python once more.
-        yield lambda: 1 if share() >= 0.95 else state_in(file)
-    finally:
-        os.close(file)
-
-
-def _cpu_share(thread_id: int) -> Callable[[], float]:
-    """Return a reader of the thread's CPU time over the time since the last reading."""
-    clock = time.pthread_getcpuclockid(thread_id)
-    last_cpu, last_at = time.clock_gettime_ns(clock), time.perf_counter_ns()
-
-    def share() -> float:
-        nonlocal last_cpu, last_at
-        cpu, at = time.clock_gettime_ns(clock), time.perf_counter_ns()
-        found = (cpu - last_cpu) / max(at - last_at, 1)
-        last_cpu, last_at = cpu, at
-        return found
-
-    return share
+# What the files of other people's code begin with.
+LIBRARIES = (
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{Path(__file__).resolve().parents[2]}/",
+    *("<frozen ", "<__array", "<eval_with_key>"),
+)

@@ -23,7 +23,7 @@ from pathlib import Path
 from diagnose.capture.frames.layout import addresses
 from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_RUN_SAMPLES, Sampler
+from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler
 from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 
 # Records when Python's garbage collector ran on the training thread.
@@ -213,7 +213,8 @@ def _unfit() -> str:
     """Return why there can be no such process on this system, "" where there can."""
     if sys.platform != "linux":
         return "Memory of processes is read on Linux only."
-    if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    is_known = platform.python_implementation() == "CPython" and sys.version_info >= (3, 11)
+    if not is_known or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "This interpreter's frames are not known."
     if not sys.executable or not Path(__file__).exists():
         return "There is no Python to run it, or diagnose is in an archive."
@@ -245,9 +246,6 @@ os.register_at_fork(after_in_child=_forget_in_forked)
 # up.
 
 METHOD = "memory"
-# Of a core, while a window is sampled: it holds nothing up. A sample costs 0.05 ms where it follows the one before at
-# once, but 0.1 to 0.3 ms on virtual machines, where the process wakes up with cold caches.
-MAX_EXACT_SHARE = 0.05
 SHIM = "<shim>"  # the file of frames in which C calls into Python
 # Instructions at which threads take turns: of loops and at the beginnings of functions.
 _TURNS = tuple(
@@ -258,18 +256,24 @@ _TURNS = tuple(
 
 
 class ExactSampler:
-    """Samples into ``taken`` as long as the process does not fail."""
+    """Samples into ``taken``; where the process fails, from a thread beside the sampled one."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float = MAX_EXACT_SHARE) -> None:
-        self._process, self._taken, self._max_share = process, taken, max_share
+    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
+        self._process, self.taken = process, taken
+        self._beside = Sampler(taken)
         self._runs = False
         self._places: list[int] = []  # of the stretch: their rows
 
     def start(self) -> bool:
-        """Begin a stretch; return False where the process cannot sample."""
-        taken = self._taken
-        if self._runs or self._left <= 0:
-            return True
+        """Begin a stretch; return whether the process samples it."""
+        if not self._runs and self._left > 0:
+            self._runs = self._begins()
+            if not self._runs:
+                self._beside.start()
+        return self._runs
+
+    def _begins(self) -> bool:
+        taken = self.taken
         if not self._process.attach((*LIBRARIES, SHIM)):
             taken.fallback = self._process.failure
             return False
@@ -280,7 +284,7 @@ class ExactSampler:
             native_id=taken.native_id,
             period_ns=int(taken.period_ms * 1e6),
             depth=taken.depth,
-            max_share=self._max_share if window else MAX_CPU_SHARE,
+            max_share=taken.max_share,
             max_samples=self._left,
             others=window,
             left_out=tuple(own),
@@ -294,36 +298,38 @@ class ExactSampler:
         if answer[0] == "failed":
             taken.fallback = str(answer[1])
             return False
-        taken.method, self._runs = METHOD, True
+        taken.method = METHOD
         self._places.clear()
         taken.begin()
         return True
 
     def stop(self) -> None:
         """End the stretch; does nothing where none is under way."""
+        self._beside.stop()
         if self._runs:
             self._add("end")
             self._runs = False
-            self._taken.end()
+            self.taken.end()
 
-    def collect(self) -> None:
-        """Fetch what was sampled so far."""
+    def collect(self) -> Taken:
+        """Fetch and return what was sampled so far."""
         if self._runs:
             self._add("take")
+        return self.taken
 
     @property
     def _left(self) -> int:
-        return MAX_RUN_SAMPLES - len(self._taken.time_ns)
+        return MAX_RUN_SAMPLES - len(self.taken.time_ns)
 
     def _add(self, question: str) -> None:
         try:
             kind, *rest = self._process.ask(question)
         except LostError as error:
-            self._taken.fallback = str(error)
+            self.taken.fallback = str(error)
             return
         if kind != "rows":
             return
-        rows, taken = Rows(*rest), self._taken
+        rows, taken = Rows(*rest), self.taken
         self._places += [taken.row_of(place) for place in rows.places]
         taken.time_ns += array("q", rows.time_ns)
         taken.place += [self._places[row] for row in array("i", rows.place)]
@@ -334,26 +340,6 @@ class ExactSampler:
                 taken.others.add(*each)
 
 
-class _Watch:
-    """Samples a thread from outside, or where that fails from a thread beside it."""
-
-    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float) -> None:
-        self.taken = taken
-        self._exact, self._beside = ExactSampler(process, taken, max_share), Sampler(taken)
-
-    def start(self) -> None:
-        if not self._exact.start():
-            self._beside.start()
-
-    def stop(self) -> None:
-        self._exact.stop()
-        self._beside.stop()
-
-    def collect(self) -> Taken:
-        self._exact.collect()
-        return self.taken
-
-
 class Samplers:
     """The samplers of the thread that makes the steps, and before the first one of that which imports torch.
 
@@ -362,25 +348,19 @@ class Samplers:
     ``period_ms`` is that of the timing windows.
     """
 
-    def __init__(
-        self, period_ms: float, *, wanted: bool, max_share: float = MAX_EXACT_SHARE, min_pause_ns: int = 100_000
-    ) -> None:
-        self._in_windows: _Watch | None = None
-        self._of_run: _Watch | None = None  # while no window is open
+    def __init__(self, period_ms: float = 5.0, *, max_share: float | None = None, min_pause_ns: int = 100_000) -> None:
+        self._in_windows: ExactSampler | None = None
+        self._of_run: ExactSampler | None = None  # while no window is open
         self._gc_watch: GcWatch | None = None
-        self._period_ms, self._wanted = period_ms, wanted
-        self._max_share, self._min_pause_ns = max_share, min_pause_ns
+        self._period_ms, self._max_share, self._min_pause_ns = period_ms, max_share, min_pause_ns
         self._process = SamplerProcess()
 
     def prepare(self) -> None:
         """Start the process that samples, before the script could notice that there is another one."""
-        if self._wanted:
-            self._process.start()
+        self._process.start()
 
     def sample_window(self, *, on: bool) -> None:
         """Sample a timing window from now on, or no longer."""
-        if not self._wanted:
-            return
         if self._in_windows is None:
             self._in_windows = self._watch(self._period_ms, 1)
         if on:  # one after the other: each leaves the interpreter's switching as it found it
@@ -392,8 +372,6 @@ class Samplers:
 
     def sample_run(self, *, on: bool) -> None:
         """Sample what the thread does where no timing window is open, from now on or no longer."""
-        if not self._wanted:
-            return
         if self._of_run is None or self._of_run.taken.thread_id != threading.get_ident():
             for watch in (self._of_run, self._gc_watch):  # of the thread that imported torch, which makes no steps
                 if watch is not None:
@@ -407,9 +385,10 @@ class Samplers:
         else:
             self._of_run.stop()
 
-    def _watch(self, period_ms: float, depth: int) -> _Watch:
+    def _watch(self, period_ms: float, depth: int) -> ExactSampler:
         taken = Taken(threading.get_ident(), threading.get_native_id(), period_ms, depth=depth)
-        return _Watch(self._process, taken, self._max_share)
+        taken.max_share = self._max_share or taken.max_share
+        return ExactSampler(self._process, taken)
 
     def stop(self) -> None:
         """End the threads and the process."""

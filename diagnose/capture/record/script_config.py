@@ -17,40 +17,29 @@ from diagnose.capture.steps.hooks import ANOMALY, nothing
 from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
+from diagnose.model.records import CallRecord
 
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
-
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def process_flags(ranks_here: int) -> dict[str, object]:
     """Return what of this process decides how fast it computes; it is one of so many ranks on this machine."""
     import torch
 
+    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # of the CPU, for products in bfloat16
     return {
         "matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": torch.get_float32_matmul_precision() != "highest",
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
-        "bfloat16": _computes_bfloat16(),
+        "bfloat16": torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it so
+        and any(getattr(torch.cpu, name, bool)() for name in instructions),
         "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]  # torch leaves it so
         "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
-        "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
     }
-
-
-def _computes_bfloat16() -> bool:
-    """Return whether this CPU has instructions for products in bfloat16, and oneDNN to use them."""
-    import torch
-
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return torch.backends.mkldnn.is_available() and any(  # type: ignore[no-untyped-call]  # torch leaves it so
-        getattr(torch.cpu, name, bool)() for name in asked
-    )
 
 
 LOADER_ARGUMENTS = (
@@ -88,11 +77,10 @@ class ScriptConfig:
         self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
-        self.anomaly: Mapping[str, object] | None = None  # the script's first call that turns anomaly detection on
+        self.anomaly: CallRecord | None = None  # the script's first call that turns anomaly detection on
         self.ddp: Mapping[str, object] = {}  # arguments of DistributedDataParallel
         self._constructions = Constructions(Path.cwd())
-        self._seen_made: set[int] = set()  # ids of what was made under these hooks, whoever made it
-        self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, Mapping[str, object]]] = {}
+        self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, CallRecord]] = {}
 
     def constructed(self, name: str, made: object) -> None:
         """Take down the script's call that makes an object of torch, the first one for each dataset and optimizer.
@@ -102,7 +90,6 @@ class ScriptConfig:
         if name in ANOMALY and self.anomaly is not None:
             return
         of = getattr(made, "dataset", made) if name == "DataLoader" else made
-        self._seen_made.add(id(of))
         if self._call(name, of) is not None:
             return
         with contextlib.suppress(Exception):  # a script must not fail for what is only printed
@@ -115,11 +102,11 @@ class ScriptConfig:
             self._describe_ddp(made)
 
     @property
-    def calls(self) -> list[Mapping[str, object]]:
+    def calls(self) -> list[CallRecord]:
         """Return every call that was taken down."""
         return [call for _, call in self._made.values()]
 
-    def _call(self, name: str, of: object) -> Mapping[str, object] | None:
+    def _call(self, name: str, of: object) -> CallRecord | None:
         """Return the call taken down for an object that is alive: another may have had its address before."""
         reference, call = self._made.get((name, id(of)), (None, None))
         return call if reference is None or reference() is of else None
@@ -174,18 +161,7 @@ class ScriptConfig:
         for known in self._loaders.values():
             known.updates += known.since_update
             known.since_update = False
-        if optimizer not in self._optimizers:
-            self._optimizers[optimizer] = None
-            if id(optimizer) not in self._seen_made:
-                self._made_before(optimizer)
-
-    def _made_before(self, optimizer: Any) -> None:
-        """Take down the one call of the script that can have made an optimizer before there were hooks."""
-        name = type(optimizer).__name__
-        with contextlib.suppress(Exception):  # a script must not fail for what is only printed
-            call = self._constructions.only_one(optimizer, optimizer.defaults, name=name)
-            if call is not None:
-                self._made[name, id(optimizer)] = _reference(optimizer), call
+        self._optimizers[optimizer] = None
 
     def settle(self) -> None:
         """Describe the optimizers that stepped so far, and read what loads; later they may be gone."""
@@ -195,7 +171,7 @@ class ScriptConfig:
                 for optimizer in self._optimizers
             ]
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
-            self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
+            self._optimizer = {**described[0], "others": described[1:8]}
         self.count_loading()
 
     def autocast_entered(self, context: Any) -> None:
@@ -242,10 +218,8 @@ class ScriptConfig:
             **known.sizes,
             "counters": counters,
             "workers_busy": counters.get("cpu_share") if known.described["num_workers"] else None,
-            "batches_seen": known.batches,
             "batches_ready": round(known.ready / known.asked, 3) if known.asked else None,
             "batches_drew": self._drawn.of(known.dataset),
-            "num_loaders": sum(bool(each.described) for each in self._loaders.values()),
         }
 
     @property
@@ -260,7 +234,9 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     context = getattr(loader, "multiprocessing_context", None)
     described["start_method"] = context.get_start_method() if context is not None else None
     described["dataset"] = type(dataset).__qualname__
-    described["shares_out"] = _names(type(dataset), "get_worker_info")
+    own = (base for base in type(dataset).__mro__ if not base.__module__.startswith(("torch.", "typing", "builtins")))
+    codes = (getattr(method, "__code__", None) for base in own for method in vars(base).values())
+    described["shares_out"] = any("get_worker_info" in getattr(code, "co_names", ()) for code in codes)
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
     described["batches_by"] = batch_maker(loader, dataset)
@@ -286,13 +262,6 @@ def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
     elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple, dict):
         for part in batch.values() if type(batch) is dict else batch:
             yield from _tensors(part, depth + 1)
-
-
-def _names(cls: type, name: str) -> bool:
-    """Return whether a method of the class, or of its bases outside torch, uses a name: a stream shared out does."""
-    own = (base for base in cls.__mro__ if not base.__module__.startswith(("torch.", "typing", "builtins")))
-    methods = (value for base in own for value in vars(base).values())
-    return any(name in getattr(getattr(method, "__code__", None), "co_names", ()) for method in methods)
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeAlias
@@ -18,17 +18,17 @@ from typing import TypeAlias
 from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
-from diagnose.capture.record.folder import CaptureFolder, RunLog, StepState, write_rows
+from diagnose.capture.record.folder import CaptureFolder, RunLog, write_rows
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
+from diagnose.capture.record.plan import LONG_STEP_S, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
 from diagnose.capture.record.sampler import is_users_file, place_of, users_frames
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.taken import Taken
-from diagnose.capture.record.wide_sources import WideSources
+from diagnose.capture.record.wide_sources import wide_sources
 from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener
@@ -140,7 +140,17 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
     measured = session.measured
     torch = sys.modules.get("torch")
     counted = counted_between(session.allocator_before, allocator_counters())
-    session.script_config.count_loading()  # a window has just ended
+    config = session.script_config
+    settings = {
+        "ddp": fitting(DdpRecord, config.ddp),
+        "autocast": fitting(AutocastRecord, config.autocast),
+        "anomaly": config.anomaly,
+    }
+    notes = list(session.all_notes)
+    devices = config.optimizer.get("devices")
+    if isinstance(devices, list) and devices:  # the host alone may not be all there was
+        notes.append(unrecorded_note(devices, recorded_kinds()))
+    config.count_loading()  # a window has just ended
     return CaptureInfo(
         run_id=session.run_id,
         tool_version=__version__,
@@ -159,37 +169,25 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         lines_file=session.row_files.get("lines", ""),
         steps_file=session.row_files.get("steps", ""),
         dataflow_file=measured.dataflow_file,
-        flags=_flags(session),
+        flags=fitting(FlagsRecord, {**measured.flags, **session.process_flags, **settings}),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
         settled_after=measured.converged_after,
         unprofiled_ms=_ms(measured.step_ns("unprofiled")),
         light_ms=_ms(measured.step_ns("light")),
         attribution_ms=_ms(measured.step_ns("attribution")),
-        sampler=fitting(SamplerRecord, session.sampler_summary),
-        nvml=fitting(NvmlRecord, session.nvml_summary),
+        sampler=fitting(SamplerRecord, session.samplers.summary),
+        nvml=fitting(NvmlRecord, session.monitor.summary() if session.monitor is not None else {}),
         memory=fitting(AllocatorRecord, counted | allocator_map()),
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
-        wide=WideSources(session.lines, Path(session.cwd)).of(measured.loaded, measured.wide_buffers),
+        wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
-        notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
+        notes=tuple(map(mask_text, filter(None, notes))),
         ended=ended,
         exit_code=exit_code,
     )
-
-
-def _flags(session: Session) -> FlagsRecord:
-    measured = session.measured
-    noted = {
-        **measured.flags,
-        **session.process_flags,
-        "ddp": fitting(DdpRecord, session.script_config.ddp),
-        "autocast": fitting(AutocastRecord, session.script_config.autocast),
-        "anomaly": session.script_config.anomaly,
-    }
-    return fitting(FlagsRecord, noted)
 
 
 def _children_s() -> float:
@@ -198,13 +196,6 @@ def _children_s() -> float:
 
 def _ms(times: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(t / 1e6, 4) for t in times)
-
-
-def _unrecorded(session: Session) -> list[str]:
-    """Return a note on an accelerator that torch's profiler does not record: the host alone is not all there was."""
-    devices = session.script_config.optimizer.get("devices")
-    note = unrecorded_note(devices, recorded_kinds()) if isinstance(devices, list) and devices else ""
-    return [note] if note else []
 
 
 class Session:
@@ -249,13 +240,12 @@ class Session:
         self._report, self._stop, self.lines = report, stop, SourceLines(Path(self.cwd))
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
-        self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
-        self._samplers.prepare()
+        self.samplers = Samplers()
+        self.samplers.prepare()
         self._wait = StepWait(self.report, is_busy=self._is_busy)
         self._run_log = RunLog()
-        self._monitor: GpuMonitor | None = None
-        self._patience = Patience()
-        self._interrupt = StepInterrupt(self._due_in, self._in_step)
+        self.monitor: GpuMonitor | None = None
+        self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
     def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
@@ -263,10 +253,8 @@ class Session:
             self.other_profilers.watch()
             if not self._shared:
                 self.listener.install()
-                self._samplers.sample_run(on=True)
+                self.samplers.sample_run(on=True)
                 self._wait.start()
-            if self.options.quick:
-                self._interrupt.start()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
 
@@ -277,7 +265,7 @@ class Session:
 
     def _boundary(self, fresh: bool) -> None:  # a callback
         if self.plan is None or (fresh and not self._at_once):
-            self._begin(at_once=self.options.quick and self._waited_s > LONG_STEP_S)
+            self._begin()
         else:
             self.plan.boundary()
         if self.plan is not None and self.plan.done:
@@ -289,24 +277,8 @@ class Session:
         """Return whether work of ours goes on, nothing is left to do, or other processes make the steps."""
         return self.complete or self.listener.inside or self._cutting or self.folder.has_others
 
-    def _stepped(self, took_ns: int, state: StepState) -> None:  # a callback
-        self._run_log.add(time.time_ns(), took_ns, state, self.listener.phases.take())
-
-    @property
-    def _waited_s(self) -> float:
-        """Return the time since the first event that may end a step: at the first boundary, the length of a step."""
-        now = time.monotonic()
-        return now - (self.listener.first_event_at or now)
-
-    def _due_in(self) -> float:
-        if self.plan is not None:
-            return self.plan.due_in
-        if not self.options.quick or self.num_ranks > 1:
-            return math.inf
-        return self._patience.left_s(self.listener.first_sign_at)
-
-    def _begin(self, *, at_once: bool = False) -> None:
-        """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
+    def _begin(self) -> None:
+        """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = self._rank_and_size()
         self.measured = Measurements()
         hooks = PlanHooks(
@@ -319,29 +291,27 @@ class Session:
             compiled=compiled_graphs,
             look=self._interrupt.look,
             converged=self._fix_steps,
-            sampling=lambda on: self._samplers.sample_window(on=on),
-            join_wait=self.listener.join_wait,
-            wrote=self._save,
-            stepped=self._stepped,
+            sampling=lambda on: self.samplers.sample_window(on=on),
+            # In case that the process is killed; what fails here is tried again in the end.
+            wrote=lambda: self._write("killed", None),
+            stepped=lambda ns, state: self._run_log.add(time.time_ns(), ns, state, self.listener.phases.take()),
             training_loader=self.script_config.training_loader,
-            quick_s=self._patience.window_s,
         )
         self._run_log = RunLog()
         if self.plan is None:
             self._interrupt.start()
-            self._samplers.sample_run(on=True)
-        self._at_once = at_once and self.num_ranks == 1
+            self.samplers.sample_run(on=True)
+        now = time.monotonic()
+        first_step_s = now - (self.listener.first_event_at or now)
+        self._at_once = self.options.quick and self.num_ranks == 1 and first_step_s > LONG_STEP_S
         self.plan = Plan(self.options, hooks, self.measured, at_once=self._at_once)
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
-        if self._cutting or self.listener.inside or in_backward() or (self.plan is not None and self.plan.done):
+        if self._cutting or self.listener.inside or in_backward() or self.plan is None or self.plan.done:
             return
-        self._cutting = True  # a profiler takes long to start and to stop, and the next signal must not break that off
+        self._cutting = True  # a profiler takes long to stop, and the next signal must not break that off
         try:
-            if self.plan is None:
-                self._begin(at_once=True)
-                return
             over = self.plan.cut()
         finally:
             self._cutting = False
@@ -357,9 +327,9 @@ class Session:
         self.process_flags = process_flags(ranks_on_this_node(self.num_ranks))
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
-        if self.options.nvml and self._monitor is None:
-            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]], self.options.nvml_ms)
-            self._monitor.start()
+        if self.monitor is None:
+            self.monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]])
+            self.monitor.start()
 
     def _leave_script(self) -> None:
         """Stop the script on purpose; where it catches that time and again, let it finish."""
@@ -388,9 +358,9 @@ class Session:
 
     def _end_threads(self) -> None:
         self._wait.stop()
-        self._samplers.stop()
-        if self._monitor is not None:
-            self._monitor.stop()
+        self.samplers.stop()
+        if self.monitor is not None:
+            self.monitor.stop()
 
     def close(self) -> None:
         """End the capture wherever it is; a window that holds a whole step is kept."""
@@ -425,22 +395,12 @@ class Session:
     @property
     def spent_at(self) -> str:
         """Return a sentence about where most of the time since the last step went, "" if that is not known."""
-        return spent_at(self._samplers.of_run, self._wait.since_ns)
+        return spent_at(self.samplers.of_run, self._wait.since_ns)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
         """Return the notes, each once."""
         return tuple(dict.fromkeys([*self.notes, *self.measured.notes]))
-
-    @property
-    def sampler_summary(self) -> Mapping[str, object]:
-        """Return what CaptureInfo.sampler holds."""
-        return self._samplers.summary
-
-    @property
-    def nvml_summary(self) -> Mapping[str, object]:
-        """Return what CaptureInfo.nvml holds."""
-        return self._monitor.summary() if self._monitor is not None else {}
 
     def report(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
@@ -469,17 +429,13 @@ class Session:
         self.report(f"{printable(wanted)} was taken meanwhile: the capture is in {printable(self.folder.target)}")
         return self._write(ended, exit_code, samples=False)[0]
 
-    def _save(self) -> None:
-        """Write what there is, for the case that the process is killed; what fails here is tried again in the end."""
-        self._write("killed", None)
-
     def _write(self, ended: str, exit_code: int | None, *, samples: bool = True) -> tuple[CaptureInfo, OSError | None]:
         """Write samples and description; return the description, and why it could not be written where it could not.
 
         Samples that find no room become a note: the rest is worth keeping without them.
         """
         if samples:
-            samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
+            samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
             self.lines.named = self.measured.dataflow_lines
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
+import os
 import re
 import stat
 import tempfile
@@ -25,6 +26,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 from diagnose.model.assignments import Binding, assigned, name_of
 from diagnose.model.locations import RANDOM_DRAW, is_installed
+from diagnose.model.records import CallRecord
 from diagnose.text.masking import mask_code
 
 
@@ -43,32 +45,23 @@ def tree_of(file: str) -> ast.Module | None:
 
 # The lines around an expression of the script's, as a diff of it needs them.
 
-CONTEXT = 3  # lines before and after an expression, as a unified diff has them
 
-
-class Excerpt(NamedTuple):
-    """An expression's place in its lines, as ``CallRecord`` has it; columns are in characters."""
-
-    first: int  # number of the first line
-    lines: list[str]
-    begin: tuple[int, int]  # line and column
-    end: tuple[int, int]
-    ends_file: bool  # its last line has no end of its own
-
-
-def excerpt_of(node: ast.expr, lines: Sequence[str]) -> Excerpt | None:
-    """Return an expression of a file with the lines around it; None if they are many or hold a credential."""
-    end = node.end_lineno or node.lineno
-    first, last = max(1, node.lineno - CONTEXT), min(len(lines), end + CONTEXT)
-    shown = [line.rstrip("\r\n") for line in lines[first - 1 : last]]
+def excerpt_of(node: ast.expr, source: SourceLines, file: str, *, name: str) -> CallRecord | None:
+    """Return an expression of a file with three lines around it; None if they are many or hold a credential."""
+    lines, end = source.text(file) or (), node.end_lineno or node.lineno
+    first, last = max(1, node.lineno - 3), min(len(lines), end + 3)
+    shown = tuple(line.rstrip("\r\n") for line in lines[first - 1 : last])
     if len(shown) > 61 or any(mask_code(line) != line for line in shown):  # nobody edits more
         return None
-    return Excerpt(
-        first,
-        shown,
-        (node.lineno, _characters(lines[node.lineno - 1], node.col_offset)),
-        (end, _characters(lines[end - 1], node.end_col_offset or 0)),
-        last == len(lines),
+    path = os.path.relpath(file, source.cwd) if Path(file).is_absolute() else file
+    return CallRecord(
+        name=name,
+        file=file if path.startswith("..") else path,
+        first=first,
+        lines=shown,
+        begin=(node.lineno, _characters(lines[node.lineno - 1], node.col_offset)),
+        end=(end, _characters(lines[end - 1], node.end_col_offset or 0)),
+        ends_file=last == len(lines),
     )
 
 
@@ -84,7 +77,9 @@ def indexed_deques(tree: ast.Module) -> Sequence[Mapping[str, object]]:
     """Return where deques are indexed by what is computed, as ``DequeRecord`` has it; not those assigned twice."""
     nodes = list(ast.walk(tree))
     assigned = [node for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) and _is_long_deque(node.value)]
-    built = {_target(node): node.lineno for node in assigned}
+    built = {
+        ast.unparse(getattr(node, "targets", [getattr(node, "target", None)])[0]): node.lineno for node in assigned
+    }
     if not built:
         return []
     stored = Counter(ast.unparse(node) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store))
@@ -92,12 +87,10 @@ def indexed_deques(tree: ast.Module) -> Sequence[Mapping[str, object]]:
     return [
         {"line": node.lineno, "last": node.end_lineno, "name": name, "built": built[name]}
         for node, name in read.items()
-        if name in built and stored[name] == 1 and not _is_near_an_end(node.slice)
+        if name in built
+        and stored[name] == 1
+        and not isinstance(getattr(node.slice, "operand", node.slice), ast.Constant)
     ][:100]
-
-
-def _target(node: ast.Assign | ast.AnnAssign) -> str:
-    return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
 
 
 def _is_long_deque(built: ast.expr | None) -> bool:
@@ -106,10 +99,6 @@ def _is_long_deque(built: ast.expr | None) -> bool:
         return False
     lengths = [*built.args[1:2], *(word.value for word in built.keywords)]
     return not any(isinstance(length, ast.Constant) and length.value in range(1000) for length in lengths)
-
-
-def _is_near_an_end(index: ast.expr) -> bool:
-    return isinstance(index.operand if isinstance(index, ast.UnaryOp) else index, ast.Constant)
 
 
 # Lines that draw random numbers, without those whose generator is made in the same call from a seed.
@@ -141,7 +130,12 @@ def draw_lines(tree: ast.AST, lines: Sequence[str]) -> DrawLines:
     """Return the lines whose text draws random numbers, by where the numbers come from."""
     left = [line.encode() for line in lines]
     for node in _harmless(tree):
-        _blank(left, node)
+        last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        for number in range(node.lineno, last + 1):  # spaces in its place; its columns are those of UTF-8
+            line = left[number - 1]
+            begin = node.col_offset if number == node.lineno else 0
+            stop = end if number == last else len(line)
+            left[number - 1] = line[:begin] + b" " * (stop - begin) + line[stop:]
     drawn = {number for number, line in enumerate(lines, 1) if RANDOM_DRAW.search(line.partition("#")[0])}
     rest = {number: left[number - 1].partition(b"#")[0].decode(errors="replace") for number in drawn}
     still = frozenset(number for number in drawn if RANDOM_DRAW.search(rest[number]))
@@ -218,27 +212,15 @@ def _is_seeded(value: ast.AST | None) -> bool:
 
 def _has_seed(call: ast.Call) -> bool:
     """Return whether the arguments are a seed: given, not None, and no state that is shared."""
-    given = [*call.args, *(each.value for each in call.keywords)]
-    return bool(given) and all(map(_is_seed, given))
-
-
-def _is_seed(value: ast.expr) -> bool:
-    text = ast.unparse(value)
-    return _is_seeded(value) or not (text == "None" or RANDOM_DRAW.search(text) or re.search(_SHARED, text))
+    given = {ast.unparse(each): each for each in (*call.args, *(word.value for word in call.keywords))}
+    return bool(given) and all(
+        _is_seeded(value) or not (text == "None" or RANDOM_DRAW.search(text) or re.search(_SHARED, text))
+        for text, value in given.items()
+    )
 
 
 def _is_torchs(value: ast.AST | None) -> TypeGuard[ast.Call]:
     return isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.Generator"
-
-
-def _blank(lines: list[bytes], node: ast.expr) -> None:
-    """Put spaces in the place of an expression; its columns are those of UTF-8."""
-    last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    for number in range(node.lineno, last + 1):
-        line = lines[number - 1]
-        begin = node.col_offset if number == node.lineno else 0
-        stop = end if number == last else len(line)
-        lines[number - 1] = line[:begin] + b" " * (stop - begin) + line[stop:]
 
 
 # What the tree of a source file shows: loops but that of the training, samples' random draws, indexed deques.
@@ -319,14 +301,13 @@ def _bindings(tree: ast.AST, function: str = "", *, is_seen_inside: bool = True)
             yield from _bindings(node, function, is_seen_inside=is_seen_inside)
 
 
-MAX_VALUE_WIDTH = 200  # characters of a value
 _SHORT = {ast.List: "[...]", ast.ListComp: "[...]", ast.Tuple: "(..., ...)", ast.Dict: "{...: ...}", ast.Set: "{...}"}
 
 
 def _short(value: ast.expr | None) -> str:
     """Return the text of a value; of a long one what kind it is of."""
     text = ast.unparse(value) if value is not None else "..."
-    if len(text) <= MAX_VALUE_WIDTH:
+    if len(text) <= 200:
         return mask_code(text)
     return f"{ast.unparse(value.func)[:80]}(...)" if isinstance(value, ast.Call) else _SHORT.get(type(value), "...")
 
@@ -366,9 +347,7 @@ def _of_samples(tree: ast.Module) -> Iterator[int]:
         left += [functions.pop(name) for name in sorted(called)]
 
 
-MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same line twice
 MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
-MAX_TEXT_LINES = 120  # of one whose text is stored
 
 
 class _Stored(NamedTuple):
@@ -394,7 +373,7 @@ class SourceLines:
     """
 
     def __init__(self, cwd: Path) -> None:
-        self._cwd = cwd
+        self.cwd = cwd
         self.changed: list[str] = []
         self.named: Sequence[tuple[str, int]] = ()
         self._began = time.time()
@@ -404,7 +383,7 @@ class SourceLines:
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
         found: dict[str, _Stored] = {}
-        for name, line in list(dict.fromkeys(places))[:MAX_STORED_LINES]:
+        for name, line in list(dict.fromkeys(places))[:2000]:  # half a minute without a line twice
             source = self.text(name) or ()
             if not (text := _line_of(source, line)):
                 continue
@@ -412,7 +391,8 @@ class SourceLines:
                 self._trees[name] = source_tree(source)
             loops, functions, bound, draws, seeded, deques, statements, *_ = self._trees[name]
             each = found.setdefault(name, _Stored({}, {}, {}, {}, draws, seeded, [], {}, {}, []))
-            each.deques.extend(known for known in deques if _is_at(known, line) and known not in each.deques)
+            here = (one for one in deques if int(str(one["line"])) <= line <= int(str(one["last"])))
+            each.deques.extend(one for one in here if one not in each.deques)
             each.lines[str(line)] = text
             heads = set[int]()
             for around, kept in ((loops, each.loops), (functions, each.functions)):
@@ -440,21 +420,17 @@ class SourceLines:
         return self._texts[name]
 
     def _read(self, name: str) -> Sequence[str] | None:
-        path = self._cwd / name
+        path = self.cwd / name
         if not path.exists():
             return linecache.getlines(name) if name in linecache.cache else None  # where notebooks keep their cells
         state = path.stat()
         if not stat.S_ISREG(state.st_mode) or state.st_size > 8_000_000:  # a source file is smaller
             return None
         if state.st_mtime > self._began:
-            if path.is_relative_to(self._cwd) or not path.is_relative_to(tempfile.gettempdir()):
+            if path.is_relative_to(self.cwd) or not path.is_relative_to(tempfile.gettempdir()):
                 self.changed.append(name)  # else a library generated it as the script ran
             return None
         return decode_source(path.read_bytes()).split("\n")
-
-
-def _is_at(record: Mapping[str, object], line: int) -> bool:
-    return int(str(record["line"])) <= line <= int(str(record["last"]))
 
 
 def _line_of(source: Sequence[str], line: int) -> str:
@@ -463,17 +439,13 @@ def _line_of(source: Sequence[str], line: int) -> str:
     return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]
 
 
-def _text_of(source: Sequence[str], first: int, last: int) -> str:
-    """Return lines as they are stored where each keeps its place, without what they are all indented by."""
-    return textwrap.dedent("\n".join(mask_code(line.rstrip()) for line in source[first - 1 : last]))
-
-
 def _add_function(stored: _Stored, name: str, line: int, source: Sequence[str], tree: SourceTree) -> None:
     """Store the text of the innermost function around a line, if it is short, and what its names are bound to."""
     around = (at for at in tree.texts if at[0] <= line <= at[1] and not is_installed(name))
-    inner = min(around, key=lambda at: at[1] - at[0], default=None)
-    if inner is None or str(inner[0]) in stored.texts or inner[1] - inner[0] >= MAX_TEXT_LINES:
+    first, last = min(around, key=lambda at: at[1] - at[0], default=(0, 0))
+    if not first or str(first) in stored.texts or last - first >= 120:
         return
-    text = stored.texts[str(inner[0])] = _text_of(source, *inner)
+    text = textwrap.dedent("\n".join(mask_code(each.rstrip()) for each in source[first - 1 : last]))
+    stored.texts[str(first)] = text
     read = (one for one in tree.bindings if one.name.rpartition(".")[2] in text)
     stored.bindings.extend(one for one in read if one not in stored.bindings)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import dis
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TypeAlias
 
 # Where the script's other threads are, and what CPU time they take, while the training thread is sampled.
-#
-# A thread that computes in Python and one that computes in C look alike: both are in a function of the script and take
-# CPU time. The one that computes in Python gives the interpreter up at jumps and at the beginnings of functions, and
-# is then seen at these; the other is seen at the call that it is in.
 
 OWN_THREADS = "diagnose-"
-LOOK_EVERY = 2  # samples of the training thread
 WAITING = ("threading.py", "queue.py", "selectors.py", "socket.py", "connection.py", "subprocess.py", "ssl.py")
 
 _Place: TypeAlias = tuple[str, int, str]
@@ -41,8 +34,6 @@ class OtherThreads:
         self._thread_id = thread_id
         self._threads: dict[int, _Thread | None] = {}  # None: not of interest
         self._began: dict[int, int] = {}
-        self._num = 0
-        self._python: dict[tuple[object, int], bool] = {}
 
     def begin(self) -> None:
         """Begin an interval of sampling."""
@@ -55,16 +46,6 @@ class OtherThreads:
         for ident, each in self._threads.items():
             if each is not None:
                 each.cpu_ns += max(schedstat(each.native_id)[0] - self._began.get(ident, 0), 0)
-
-    def look(self, frames: Mapping[int, FrameType], place_of: Callable[[FrameType], _Place]) -> None:
-        """Take down where the threads are, at each second call; ``place_of`` returns the user's line of a frame."""
-        self._num += 1
-        if self._num % LOOK_EVERY or len(frames) < 3:  # the sampled one and ours
-            return
-        for ident, frame in frames.items():
-            waits = frame.f_code.co_filename.endswith(WAITING)
-            if self._known(ident) is not None:
-                self.add(ident, 1, () if waits else [(place_of(frame), 1, self._computes_in_python(frame))])
 
     def add(self, ident: int, num: int, lines: Iterable[tuple[_Place, int, int]]) -> None:
         """Add what was seen of a thread: samples, and lines with how often it was there and computed in Python."""
@@ -108,14 +89,6 @@ class OtherThreads:
             self._threads[ident] = _Thread(thread.name, thread.native_id or 0) if wanted and thread else None
         return self._threads[ident]
 
-    def _computes_in_python(self, frame: FrameType) -> bool:
-        where = frame.f_code, frame.f_lasti
-        known = self._python.get(where)
-        if known is None:
-            name = dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else "RESUME"
-            known = self._python[where] = "JUMP" in name or name.startswith("RESUME")
-        return known
-
 
 def schedstat(native_id: int) -> tuple[int, int | None]:
     """Return how long a thread has been on CPUs and how long it stood ready for one; 0 and None if not counted."""
@@ -133,7 +106,7 @@ class Taken:
     """Samples of one thread, from stretches of watching it; ``rows`` has the layout of diagnose.model.capture.Samples.
 
     ``depth`` is how many lines of user code a row holds; with one, it is a window that is sampled, and other threads
-    are looked at too.
+    are looked at too. ``max_share`` is what sampling may take of a core.
     """
 
     def __init__(
@@ -148,6 +121,10 @@ class Taken:
         self._schedstat = counts
         self.thread_id, self.native_id, self.depth = thread_id, native_id, depth
         self.period_ms = period_ms
+        # A sample costs 0.05 ms, but 0.1 to 0.3 ms on virtual machines, where what samples wakes up with cold caches:
+        # there samples come less often. A window lasts less than a second, and a place that a quarter of it goes to
+        # needs some of them.
+        self.max_share = 0.05 if depth == 1 else 0.0125
         self.places: dict[Lines, int] = {}
         self.time_ns: list[int] = []
         self.place: list[int] = []
@@ -215,10 +192,8 @@ class Taken:
         ``ready_share`` is the part of that time in which the thread could have run but had no core.
         """
         cost = self.cost_ns / self._watched_ns if self._watched_ns else 0.0
-        period = self._watched_ns / 1e6 / len(self.time_ns) if self.time_ns else self.period_ms
         return {
             "period_ms": self.period_ms,
-            "mean_period_ms": round(period, 3),
             "num_samples": len(self.time_ns),
             "cost_share": round(cost, 5),
             "ready_share": None

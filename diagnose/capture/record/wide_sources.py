@@ -3,84 +3,54 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from functools import cache
 
 from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
 from diagnose.model.records import CallRecord, LoadedRecord
 
-MAX_TEXT = 120  # characters of an expression's text in ``ExpressionRecord``
+
+def wide_sources(
+    lines: SourceLines, loaded: LoadedRecord, buffers: Mapping[str, tuple[str, int]]
+) -> tuple[CallRecord, ...]:
+    """Return what is taken down of the expressions.
+
+    Args:
+        lines: of the sources.
+        loaded: the expressions that samples were loaded with; those that others take over are left out.
+        buffers: of modules, with the file and line of the ``__init__`` of their class.
+    """
+
+    @cache
+    def nodes(file: str) -> list[ast.AST]:
+        tree = parsed("\n".join(lines.text(file) or ()))
+        return list(ast.walk(tree)) if tree is not None else []
+
+    rows = loaded.expressions
+    around = {row for one in rows if one.is_wide for row in one.inside}
+    found = [
+        excerpt_of(node, lines, one.file, name=one.text)
+        for row, one in enumerate(rows)
+        if one.is_wide and row not in around
+        for node in nodes(one.file)
+        if isinstance(node, ast.expr) and node.lineno == one.line and ast.unparse(node)[:120] == one.text
+    ]
+    for name, (file, line) in buffers.items():
+        registered = _registered(nodes(file), line, name.rpartition(".")[2])
+        found += [excerpt_of(node, lines, file, name=name) for node in registered]
+    return tuple(one for one in found if one is not None)
 
 
-class WideSources:
-    """Reads each source file once; ``cwd`` is what relative names start from."""
-
-    def __init__(self, lines: SourceLines, cwd: Path) -> None:
-        self._lines, self._cwd = lines, cwd
-        self._nodes: dict[str, list[ast.AST]] = {}
-
-    def of(self, loaded: LoadedRecord, buffers: Mapping[str, tuple[str, int]]) -> tuple[CallRecord, ...]:
-        """Return what is taken down of the expressions.
-
-        Args:
-            loaded: the expressions that samples were loaded with; those that others take over are left out.
-            buffers: of modules, with the file and line of the ``__init__`` of their class.
-        """
-        rows = loaded.expressions
-        around = {row for one in rows if one.is_wide for row in one.inside}
-        found = [
-            self._record(one.text, one.file, node)
-            for row, one in enumerate(rows)
-            if one.is_wide and row not in around
-            for node in self._at(one.file, one.line)
-            if isinstance(node, ast.expr) and ast.unparse(node)[:MAX_TEXT] == one.text
-        ]
-        for name, (file, line) in buffers.items():
-            found += [self._record(name, file, node) for node in self._registered(file, line, name.rpartition(".")[2])]
-        return tuple(one for one in found if one is not None)
-
-    def _tree(self, file: str) -> list[ast.AST]:
-        if file not in self._nodes:
-            tree = parsed("\n".join(self._lines.text(file) or ()))
-            self._nodes[file] = list(ast.walk(tree)) if tree is not None else []
-        return self._nodes[file]
-
-    def _at(self, file: str, line: int) -> Iterator[ast.AST]:
-        return (node for node in self._tree(file) if getattr(node, "lineno", 0) == line)
-
-    def _registered(self, file: str, line: int, name: str) -> Iterator[ast.expr]:
-        """Yield what the class around a line registers as a buffer of this name."""
-        for node in self._tree(file):
-            if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
-                calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) > 1)
-                registering = (call for call in calls if _last_name(call.func) == "register_buffer")
-                yield from (call.args[1] for call in registering if _may_be(call.args[0], name))
-
-    def _record(self, name: str, file: str, node: ast.expr) -> CallRecord | None:
-        """Return what is taken down of an expression, None for one with a credential in its lines."""
-        shown = excerpt_of(node, self._lines.text(file) or ())
-        if shown is None:
-            return None
-        path = os.path.relpath(file, self._cwd) if Path(file).is_absolute() else file
-        return CallRecord(
-            name=name,
-            file=file if path.startswith("..") else path,
-            first=shown.first,
-            lines=tuple(shown.lines),
-            begin=shown.begin,
-            end=shown.end,
-            ends_file=shown.ends_file,
-        )
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _may_be(node: ast.expr, name: str) -> bool:
-    """Return whether a string of the source, with whatever it is formatted with, may be a name."""
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    pattern = [re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts]
-    return isinstance(node, ast.JoinedStr | ast.Constant) and re.fullmatch("".join(pattern), name) is not None
+def _registered(nodes: list[ast.AST], line: int, name: str) -> Iterator[ast.expr]:
+    """Yield what the class around a line registers as a buffer of this name."""
+    classes = (
+        node for node in nodes if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0)
+    )
+    for call in (each for node in classes for each in ast.walk(node) if isinstance(each, ast.Call)):
+        if len(call.args) > 1 and ast.unparse(call.func).rpartition(".")[2] == "register_buffer":
+            # A string of the source, with whatever it is formatted with, may be the name.
+            parts = getattr(call.args[0], "values", [call.args[0]])
+            pattern = [re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts]
+            if isinstance(call.args[0], ast.JoinedStr | ast.Constant) and re.fullmatch("".join(pattern), name):
+                yield call.args[1]

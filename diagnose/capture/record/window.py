@@ -23,9 +23,7 @@ from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, open_private, reason
 from diagnose.text.masking import mask_values
 
-# Writes .gz files fast: isal at its quick level packs traces several times faster than zlib.
-
-QUICK = 2  # isal's levels are 0 to 3; 3 is slower and saves a few percent
+# Writes .gz files fast: isal packs traces several times faster than zlib. Level 3 is slower and saves a few percent.
 
 
 def packed(data: bytes) -> bytes:
@@ -33,7 +31,7 @@ def packed(data: bytes) -> bytes:
     from isal import igzip
 
     compress: Any = igzip.compress
-    return bytes(compress(data, QUICK))
+    return bytes(compress(data, 2))
 
 
 @contextmanager
@@ -47,7 +45,7 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 
     make: Any = igzip.IGzipFile
     try:
-        with open_private(path) as file, make(filename="", mode="wb", compresslevel=QUICK, fileobj=file) as stream:
+        with open_private(path) as file, make(filename="", mode="wb", compresslevel=2, fileobj=file) as stream:
             yield cast("IO[bytes]", stream)
     except FileExistsError:
         raise
@@ -60,9 +58,9 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 #
 # A dataset or a loop in pure Python calls a million functions a step; recorded they are 250 MB, and minutes of work.
 
-JSON_BYTES = 330  # of a trace for each call of a function, measured
-MAX_RECORDED_CALLS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
-MAX_STEP_CALLS = MAX_RECORDED_CALLS // 2  # one step is recorded before those that count
+# Half of what the attribution window may hold, 33 MB and two seconds of writing and reading: one step is recorded
+# before those that count.
+MAX_STEP_CALLS = 50_000
 
 
 class FrameCount:
@@ -114,7 +112,6 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
 _HOST = rb'("host_name": *")[^"]*(")'
 _FOLDER = rb'("traceName": *")(?:[^"]*/)?([^"]*")'
 _MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
-_SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
 TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
 # with_modules is never set: it makes steps six times slower (measured), and with_stack names modules already.
@@ -124,19 +121,22 @@ class Window:
     """A profiler with step marks; ``num_steps`` counts the whole steps that it holds."""
 
     def __init__(self, kind: WindowKind, *, stacks: bool = True) -> None:
+        from torch._C import _profiler
         from torch.profiler.profiler import _KinetoProfile
 
         flags = {**FLAGS[kind], "with_stack": FLAGS[kind]["with_stack"] and stacks}
-        config, self.flags = _settings(kind, flags)
+        make: Any = _profiler._ExperimentalConfig
+        known = set(re.findall(r"(\w+): bool", make.__init__.__doc__ or ""))
+        knobs = {name: value for name, value in KNOBS[kind].items() if name in known}  # that this torch has
+        self.flags: dict[str, object] = {**flags, **knobs, "with_modules": False}
         self.kind = kind
         self.num_steps = 0
         self._unfinished = ""
         self._mark: Any = None
-        self._wait: Any = None
         self._running = False
         self._profiler = _KinetoProfile(
             activities=_activities(),
-            experimental_config=config,
+            experimental_config=make(**knobs),
             with_modules=False,
             record_shapes=flags["record_shapes"],
             with_stack=flags["with_stack"],
@@ -172,23 +172,8 @@ class Window:
             self._unfinished = ""
             self.num_steps += 1
 
-    def join_wait(self, iterator: str) -> None:
-        """Mark a wait for a batch as torch does, where the window begins within one: torch's own mark lies before."""
-        if iterator:
-            from torch.profiler import record_function
-
-            self._wait = record_function(f"enumerate(DataLoader)#{iterator}.__next__")
-            self._wait.__enter__()
-
-    def end_wait(self) -> None:
-        """Close the mark of the wait that the window began in."""
-        if self._wait is not None:
-            self._wait.__exit__(None, None, None)
-            self._wait = None
-
     def stop(self) -> None:
         """Stop recording; a step that is still open does not count."""
-        self.end_wait()
         if self._running:
             self._running = False
             self._mark = None
@@ -206,25 +191,14 @@ class Window:
             with contextlib.suppress(FileNotFoundError):  # what torch could not write it cannot rename either
                 self._profiler.export_chrome_trace(str(raw))
             if not _is_complete(raw):
-                raise OutputError(_incomplete(raw))
+                raise OutputError(f"torch.profiler did not write all of it{_why_incomplete(raw)}")
             size = raw.stat().st_size / 1e6
             _compress(raw, packed, self._unfinished)
             packed.replace(path)
         finally:
-            for left in (raw, packed, _temporary(raw)):
+            for left in (raw, packed, raw.with_name(raw.name + TORCH_TEMPORARY)):
                 left.unlink(missing_ok=True)
         return size
-
-
-def _settings(kind: WindowKind, flags: dict[str, bool]) -> tuple[Any, dict[str, object]]:
-    """Return the experimental config with every wanted knob that this torch has, and all settings by name."""
-    from torch._C import _profiler
-
-    make: Any = _profiler._ExperimentalConfig
-    text = make.__init__.__doc__ or ""
-    known = set(re.findall(r"(\w+): bool", text))
-    knobs = {name: value for name, value in KNOBS[kind].items() if name in known}
-    return make(**knobs), {**flags, **knobs, "with_modules": False}
 
 
 DEVICE_KINDS = ("CUDA", "XPU", "HPU", "MTIA")  # of ProfilerActivity; MPS and devices out of tree have none
@@ -263,24 +237,13 @@ def _is_complete(raw: Path) -> bool:
     return tail.endswith(b"}") and LAST_KEY in tail
 
 
-def _incomplete(raw: Path) -> str:
-    """Return why torch did not write all of ``raw``, as far as that can still be seen."""
+def _why_incomplete(raw: Path) -> str:
+    """Return the end of a sentence on why torch did not write all of ``raw``, as far as that can still be seen."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit != resource.RLIM_INFINITY and max(map(_size, (raw, _temporary(raw)))) >= limit:
-        return f"torch.profiler did not write all of it: {reason(OSError(errno.EFBIG, os.strerror(errno.EFBIG)))}"
-    free = shutil.disk_usage(raw.parent).free / 1e6
-    return f"torch.profiler did not write all of it, with {free:.0f} MB free there. {SPACE}"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _temporary(raw: Path) -> Path:
-    return raw.with_name(raw.name + TORCH_TEMPORARY)
+    written = [path.stat().st_size for path in (raw, raw.with_name(raw.name + TORCH_TEMPORARY)) if path.exists()]
+    if limit != resource.RLIM_INFINITY and max(written, default=0) >= limit:
+        return f": {reason(OSError(errno.EFBIG, os.strerror(errno.EFBIG)))}"
+    return f", with {shutil.disk_usage(raw.parent).free / 1e6:.0f} MB free there. {SPACE}"
 
 
 def _compress(source: Path, target: Path, unfinished: str) -> None:
@@ -296,24 +259,15 @@ def _compress(source: Path, target: Path, unfinished: str) -> None:
                 break
         while lines := text.read(1 << 20) + text.readline():  # an event has many lines: one by one takes seconds
             if b"Step#" in lines:
-                lines = _with_marks(lines, unfinished)
-            if b'"traceName"' in lines:
-                lines = b"".join(map(_without_path, lines.splitlines(keepends=True)))
+                lines = lines.replace(b'"ProfilerStep#', b'"ScriptProfilerStep#')
+                if unfinished:
+                    new = f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'
+                    lines = lines.replace(f'"{unfinished}"'.encode(), new.encode())
+                lines = lines.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
+            if LAST_KEY in lines:
+                each = lines.splitlines(keepends=True)
+                lines = b"".join(_without_host(line) if LAST_KEY in line else line for line in each)
             packed.write(lines)
-
-
-def _without_path(line: bytes) -> bytes:
-    return _without_host(line) if b'"traceName"' in line else line
-
-
-def _with_marks(lines: bytes, unfinished: str) -> bytes:
-    """Return lines with the names of step marks as a reader expects them."""
-    lines = lines.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
-    if unfinished:
-        lines = lines.replace(
-            f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode()
-        )
-    return lines.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 
 def _without_host(line: bytes) -> bytes:
@@ -342,8 +296,6 @@ MAX_MB_PER_S: dict[WindowKind, float] = {"light": 200.0, "attribution": 1000.0}
 # Measured: 10.9 to 11.2 for Python frames, 1.3 to 2.1 for operators with shapes, 1.2 to 1.4 for operators alone.
 JSON_PER_HEAP: dict[WindowKind, float] = {"light": 2.0, "attribution": 11.5}
 SAFETY = 2.0  # against the mean rate of a window: events come in bursts
-
-HEAP_POLL_S = 0.05  # how often the heap is looked at in steps without a profiler
 
 
 class ScriptHeap:

@@ -27,8 +27,6 @@ from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, RET
 # result has the uses that ran, in whichever of the script's functions: code tells of each place that the recorder does
 # not see a value go to.
 
-TOLERANCE = 1e-5  # of the part against the whole: vector instructions round otherwise than single ones
-MAX_CUTS = 16  # of one result: each is tried
 _LIBRARIES = frozenset({"numpy", "scipy", "torch"})  # whose Python functions may be called once more
 _BLIND = (len, type, id, isinstance, hasattr)  # read no content
 
@@ -121,7 +119,7 @@ class Cuts:
             if not of_reader:
                 return []
             found += of_reader
-        return found if address not in self._whole and len(found) <= MAX_CUTS else []
+        return found if address not in self._whole and len(found) <= 16 else []  # each is tried
 
 
 def _is_of_script(function: Callable[..., Any]) -> bool:
@@ -146,7 +144,8 @@ def _is_by_part(made: Made, at: Any) -> bool:
             return False
         part, expected = function(*args, **made.named), made.result[at]
         is_like = part.shape == expected.shape and part.dtype == expected.dtype
-        return is_like and bool(np.allclose(part, expected, TOLERANCE, TOLERANCE, equal_nan=True))
+        # Vector instructions round otherwise than single ones.
+        return is_like and bool(np.allclose(part, expected, 1e-5, 1e-5, equal_nan=True))
     except Exception:  # an operation that needs all of it may answer in any way
         return False
 
@@ -293,7 +292,7 @@ def _longer_axis(array: npt.NDArray[Any], parts: Iterator[Any]) -> int:
 
 
 MAX_LOOKED_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
-MAX_PARTS, MAX_PART_DEPTH = 4096, 4  # of lists, tuples and mappings
+MAX_PART_DEPTH = 4  # of lists, tuples and mappings
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
     "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "MatMult": operator.matmul,
@@ -454,7 +453,7 @@ _CALLED = _called.__code__
 def fingerprint(value: Any) -> str:
     """Return a text that is equal for equal contents within this process, "" where the content cannot be read."""
     digest = hashlib.blake2b(digest_size=12, key=_SALT)
-    left = [MAX_PARTS, MAX_LOOKED_BYTES]
+    left = [4096, MAX_LOOKED_BYTES]  # parts and bytes
     return digest.hexdigest() if value is not None and _add(digest, value, left, 0) else ""
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,7 +27,6 @@ from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
 from diagnose.model.records import ExpressionRecord, LoadedRecord
 
-MAX_LOADED = 8  # samples of each of four batches
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = frozenset(
     {
@@ -53,7 +52,10 @@ def load_again(loader: Any, *, max_s: float = 20.0, min_share: float = 0.01) -> 
 
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return LoadedRecord(left_out="The dataset is a stream, whose samples cannot be loaded again.")
-    offsets = _offsets()
+    offsets: dict[int, int] = {}  # where the files stand that the child shares
+    for number in (int(each.name) for each in list(Path("/proc/self/fd").iterdir())):
+        with contextlib.suppress(OSError):  # pipes and sockets have no place
+            offsets[number] = os.lseek(number, 0, os.SEEK_CUR)
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads: the child runs none of them
@@ -81,15 +83,6 @@ def load_again(loader: Any, *, max_s: float = 20.0, min_share: float = 0.01) -> 
         return msgspec.json.decode(answer, type=LoadedRecord)
     except msgspec.DecodeError:
         return LoadedRecord(left_out=f"Loading samples again did not end within {max_s:g} s.")
-
-
-def _offsets() -> dict[int, int]:
-    """Return where the files stand that a child would share."""
-    found: dict[int, int] = {}
-    for number in (int(each.name) for each in list(Path("/proc/self/fd").iterdir())):
-        with contextlib.suppress(OSError):  # pipes and sockets have no place
-            found[number] = os.lseek(number, 0, os.SEEK_CUR)
-    return found
 
 
 def _in_child(loader: Any, send: int, min_share: float) -> None:
@@ -125,7 +118,8 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
 
     torch.set_num_threads(1)  # as in a worker: those of the script's process are not in this one
     sys.addaudithook(_forbid)
-    batches = [list(batch)[:MAX_LOADED] for batch in itertools.islice(loader.batch_sampler, 4)]
+    most = 8  # samples of a batch
+    batches = [list(batch)[:most] for batch in itertools.islice(loader.batch_sampler, 4)]
     codes: set[CodeType] = set()
     until, num = time.monotonic() + 1.0, 0  # for loading them once
 
@@ -134,33 +128,30 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
             codes.add(frame.f_code)
 
     narrow = True
-    with _as_worker(loader):
-        while num < len(batches) and (num < 2 or time.monotonic() < until):
-            sys.setprofile(called)
-            batch = _collated(loader, batches[num], None)
-            sys.setprofile(None)
-            narrow = narrow and not wide_types(batch)
-            num += 1
-        recorder = Recorder()
-        recorder.install()
-        expressions = instrument(codes)
-        began = recorder.now_ns
-        for recorder.load, dealt in enumerate((batches[:num], _dealt_again(batches[:num]))):
-            for i, indices in enumerate(dealt):
-                recorder.sample = i * MAX_LOADED
-                _collated(loader, indices, recorder)
-                recorder.end_batch()
-        total = recorder.now_ns - began
+    _enter_worker(loader)
+    while num < len(batches) and (num < 2 or time.monotonic() < until):
+        sys.setprofile(called)
+        batch = _collated(loader, batches[num], None)
+        sys.setprofile(None)
+        narrow = narrow and not wide_types(batch)
+        num += 1
+    # Other batches of the same samples: what is the same then belongs to the samples.
+    every = [index for batch in batches[:num] for index in batch]
+    again = [every[i::num] for i in range(num)]
+    recorder = Recorder()
+    recorder.install()
+    expressions = instrument(codes)
+    began = recorder.now_ns
+    for recorder.load, dealt in enumerate((batches[:num], again)):
+        for i, indices in enumerate(dealt):
+            recorder.sample = i * most
+            _collated(loader, indices, recorder)
+            recorder.end_batch()
+    total = recorder.now_ns - began
     rows = _rows(expressions, recorder, min_share * total, compares_batches=num > 1)
     samples = sum(map(len, batches[:num]))
     size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
     return LoadedRecord(samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows)
-
-
-def _dealt_again(batches: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return other batches of the same samples: what is the same then belongs to the samples."""
-    every = [index for batch in batches for index in batch]
-    return [every[i :: len(batches)] for i in range(len(batches))]
 
 
 def _collated(loader: Any, indices: Sequence[Any], recorder: Recorder | None) -> Any:
@@ -179,8 +170,7 @@ def _collated(loader: Any, indices: Sequence[Any], recorder: Recorder | None) ->
     return loader.collate_fn(samples)
 
 
-@contextlib.contextmanager
-def _as_worker(loader: Any) -> Iterator[None]:
+def _enter_worker(loader: Any) -> None:
     """Let a dataset that workers load see itself in one."""
     from torch.utils.data._utils import worker
 
@@ -191,7 +181,6 @@ def _as_worker(loader: Any) -> Iterator[None]:
         )
         if loader.worker_init_fn is not None:
             loader.worker_init_fn(0)
-    yield
 
 
 def _rows(
@@ -205,6 +194,7 @@ def _rows(
     kept = sorted(n for n, group in by_number.items() if n in pads or sum(one.ns for one in group) >= min_ns)
     row_of = {number: row for row, number in enumerate(kept)}
     around = {number: {one.parent for one in group if one.parent >= 0} for number, group in by_number.items()}
+    cuts = {number: expressions[by] for number in kept if (by := recorder.cuts.cut_by(number)) is not None}
     cwd = f"{Path.cwd()}{os.sep}"
     return tuple(
         msgspec.structs.replace(
@@ -214,17 +204,10 @@ def _rows(
             is_written=number in recorder.written,
             padded_to=pads.get(number, 0),
             used=round(recorder.cuts.used(number), 6),
-            cut=_cut(expressions, recorder.cuts.cut_by(number), cwd),
+            cut=(one.file.removeprefix(cwd), one.line, one.text[:120]) if (one := cuts.get(number)) else None,
         )
         for number in kept
     )
-
-
-def _cut(expressions: Sequence[Expression], number: int | None, cwd: str) -> tuple[str, int, str] | None:
-    if number is None:
-        return None
-    one = expressions[number]
-    return one.file.removeprefix(cwd), one.line, one.text[:120]
 
 
 def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: bool) -> ExpressionRecord:

@@ -280,12 +280,11 @@ def watch_backward(began: Callable[[], None], over: Callable[[], None]) -> Undo:
 class watch_forward:  # it must remember which call is the outermost
     """Report the beginning of every call of an outermost module; calling the object removes the hooks.
 
-    ``over`` is called with the module and its output, None where that is not known. The global hook exists only between
-    outermost calls: inside one, modules run and compile unhooked.
+    The global hook exists only between outermost calls: inside one, modules run and compile unhooked.
     """
 
-    def __init__(self, on_event: OnEvent, over: Callable[[Any, object], None] | None = None) -> None:
-        self._on_event, self._over = on_event, over
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
         self._stopped = False
         self._inner: Any = None
         self._outer: Any = None
@@ -352,8 +351,6 @@ class watch_forward:  # it must remember which call is the outermost
         if self._inner is not None:
             self._unhook()
             self._register()
-            if self._over is not None:
-                self._over(module, output)
 
 
 def _keep_uncompiled(*functions: Any) -> None:  # functions and bound methods alike

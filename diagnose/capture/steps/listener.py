@@ -7,97 +7,17 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
-from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, replace_function, watch_constructions
+from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, watch_constructions
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
-from diagnose.model.limits import MIN_REGIONS, StepOn
-
-# Notices forward passes that no backward pass uses: a policy that acts or a teacher, called with gradients on.
-#
-# An outermost module's output holds the graph of its pass as long as anything can still take gradients of it. What is
-# no longer held when a step's first backward pass begins is not used by it.
-
-KEY = "diagnose"  # in the metadata of a node
-
-
-class _Mark:
-    """Lives as long as the node of the graph that it is stored in."""
-
-    __slots__ = ("__weakref__",)
-
-
-class ForwardPasses:
-    """Reports to ``phases`` until the step is known, and after that only if passes were unused.
-
-    ``counts`` returns whether a call of this thread, now, is one of a step. Nothing is watched once the script
-    compiles: the hook would be compiled with what it is called in.
-    """
-
-    def __init__(self, phases: Phases, counts: Callable[[], bool]) -> None:
-        self._phases, self._counts = phases, counts
-        self._began = False
-        self._hook = hooks.watch_forward(self._begins, self._over)
-        self._undo_compile = self._before_compiling()
-
-    def settle(self) -> None:
-        """Stop watching where no step had unused passes, or too few to be a rollout."""
-        if self._phases.most_unused < MIN_REGIONS:
-            self.stop()
-
-    def stop(self) -> None:
-        """Remove the hooks."""
-        self._hook()
-        self._undo_compile()
-
-    def _before_compiling(self) -> Undo:
-        import torch
-
-        def watched(compiles: Any) -> Callable[..., Any]:
-            def watched_compile(*args: Any, **kwargs: Any) -> Any:
-                self.stop()
-                return compiles(*args, **kwargs)
-
-            return watched_compile
-
-        return replace_function(torch, "compile", watched)
-
-    def _begins(self, _module: object) -> None:
-        import torch
-
-        self._began = torch.is_grad_enabled() and self._counts()
-        if self._began:
-            self._phases.forward_begins()
-
-    def _over(self, module: Any, output: object) -> None:
-        if not self._began:
-            return
-        self._began = False
-        node = _node_of(output)
-        if node is not None:
-            mark = _Mark()
-            node.metadata[KEY] = mark
-            self._phases.forward_over(weakref.ref(mark))
-        elif next(module.parameters(), None) is not None:
-            self._phases.forward_over(None)
-
-
-def _node_of(output: object, depth: int = 0) -> Any:
-    """Return the node of the first tensor in an output that has gradients, None without one."""
-    node = getattr(output, "grad_fn", None)
-    if node is not None or depth == 3:
-        return node
-    if isinstance(output, Mapping):
-        output = tuple(output.values())
-    parts = output if isinstance(output, tuple | list) else ()
-    return next((found for part in parts if (found := _node_of(part, depth + 1)) is not None), None)
-
+from diagnose.model.limits import StepOn
 
 _P = ParamSpec("_P")
 
@@ -133,7 +53,6 @@ class Listener:
         self.num_events = 0
         self.num_epochs = 0  # DataLoaders that an iteration of was begun
         self.first_event_at: float | None = None  # of an event or a backward pass, time.monotonic()
-        self.first_sign_at: float | None = None  # of that, or of a loader that is begun or waited for
         self.installed = False
         self._step_on = step_on
         self.script_config = script_config
@@ -150,10 +69,7 @@ class Listener:
         self._due = False  # a step ended inside a backward pass and is reported after it
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
-        self._passes: ForwardPasses | None = None
         self._loading: dict[int, int] = {}  # how many DataLoaders a thread is waiting for, one within another
-        self._awaited = ""  # the class of the iterator that the main thread waits for, "" for none
-        self._wait_over: Callable[[], None] | None = None
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         if step_on in ("auto", "marker"):
             self._undo.append(hooks.watch_marks(lambda origin: self._on_event("marker", origin)))
@@ -174,9 +90,6 @@ class Listener:
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
             self._forward = hooks.watch_forward(self._called)
             self._undo.append(self._forward)
-        if not self.brief:
-            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and not self._awaited)
-            self._undo.append(self._passes.stop)
 
     def remove(self) -> None:
         """Remove every hook; the script goes on unhooked."""
@@ -188,8 +101,6 @@ class Listener:
         """Fix what a step is."""
         self.finder.locked = True
         self._leave_forward()
-        if self._passes is not None:
-            self._passes.settle()
 
     def rest(self) -> None:
         """Report boundaries only, until ``wake``."""
@@ -206,11 +117,6 @@ class Listener:
     def inside(self) -> bool:
         """Return whether a boundary is being reported."""
         return self._inside
-
-    def join_wait(self, over: Callable[[], None]) -> str:
-        """Return which class of iterator the main thread waits for, "" for none, and call ``over`` after that wait."""
-        self._wait_over = over if self._awaited else None
-        return self._awaited
 
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
@@ -231,7 +137,6 @@ class Listener:
 
     def _loader_opened(self, loader: object, dataset: object) -> None:
         if self.active:
-            self.first_sign_at = self.first_sign_at or time.monotonic()
             self.num_epochs += 1
             self.script_config.loader_opened(loader, dataset)
 
@@ -247,32 +152,29 @@ class Listener:
             del self._loading[thread]  # threads come and go
         if not on_main or depth != begins or not self.active:
             return
-        self._awaited = type(iterator).__name__ if begins else ""
-        self.first_sign_at = self.first_sign_at or time.monotonic()
         if begins and not self.brief:
             self.script_config.batch_asked(iterator)
         self.phases.loading(begins)
-        if not begins and self._wait_over is not None:
-            self._wait_over()
-            self._wait_over = None
 
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
             return
-        meter = self.meter
-        began = meter() if meter is not None else 0
+        self._take_batch(iterator, batch)
+        thread = get_ident()
+        # Of a dataset that has a DataLoader of its own, or in another thread a prefetcher's, ahead of the steps.
+        is_ahead = thread in self._loading or not (self._step_on == "dataloader" or thread == self._main)
+        if not is_ahead:
+            self._on_event("dataloader", getattr(iterator, "_dataset", None))
+
+    @_metered
+    def _take_batch(self, iterator: object, batch: object) -> None:
         thread, dataset = get_ident(), getattr(iterator, "_dataset", None)
-        is_inner = thread in self._loading  # a batch of a dataset that has a DataLoader of its own
         self._iterators.add(iterator)
         if not self.brief:
             self.script_config.batch_delivered(dataset, iterator)
             self.script_config.first_batch(dataset, batch)
-        if thread == self._main and not is_inner:
+        if thread == self._main and thread not in self._loading:
             self.phases.batch(0 if self.brief else num_numbers(batch))
-        if meter is not None:
-            self.own_ns += meter() - began
-        if not is_inner and (self._step_on == "dataloader" or thread == self._main):
-            self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
     def _steps_here(self) -> bool:
         """Return whether what happens now happens on the thread that steps."""
@@ -295,13 +197,8 @@ class Listener:
     @_metered
     def _backward_begins(self) -> None:
         if self._steps_here():
-            if self.first_event_at is None:
-                self._begins_to_work()
+            self.first_event_at = self.first_event_at or time.monotonic()
             self.phases.backward()
-
-    def _begins_to_work(self) -> None:
-        self.first_event_at = time.monotonic()
-        self.first_sign_at = self.first_sign_at or self.first_event_at
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -319,8 +216,7 @@ class Listener:
         if not self.active or self._inside:
             return
         self.num_events += 1
-        if self.first_event_at is None:
-            self._begins_to_work()
+        self.first_event_at = self.first_event_at or time.monotonic()
         finder = self.finder
         if finder.locked and (source != self.choice.chosen or id(origin) != finder.anchor):
             return  # nearly every event

@@ -9,7 +9,6 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
   all from the step's begin to the last of them: between two calls of a policy the environment is simulated;
 - *inference*: the time with gradients off, once or a few times there: generation, a teacher, a target network, metrics;
   with a DataLoader only what comes after the request for the batch that it works on;
-- a forward pass with gradients on counts as one with gradients off if the first backward pass cannot use it;
 - *checkpoint*: in ``torch.save``, ``save_file`` of safetensors or ``save_pretrained``;
 - *other*: from the optimizer's step to the first of these, where a DataLoader shows that the next step has begun:
   logging, metrics, schedules, moving averages of the weights.
@@ -21,7 +20,6 @@ import resource
 import statistics
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
@@ -240,8 +238,6 @@ class _Step:
 
     def __init__(self, began: int, page_faults: int) -> None:
         self.began, self.page_faults = began, page_faults
-        # Forward passes with gradients on, before the first backward pass: begin, end and what keeps them.
-        self.forwards: list[tuple[int, int, weakref.ref[object] | None]] = []
 
     def spend(self, phase: str, ns: int) -> None:
         """Add time to loading, evaluation or checkpoint."""
@@ -259,8 +255,6 @@ class Phases:
         self._clock, self._page_faults = clock, page_faults
         self._step = _Step(clock(), page_faults())
         self._eval_began = self._off_began = self._load_began = self._save_began = 0  # 0: not inside one
-        self._forward_began = 0
-        self.most_unused = 0  # forward passes of a step that its backward passes cannot use
 
     def begin(self) -> None:
         """Begin a step now; a phase that is under way goes on in it."""
@@ -293,16 +287,6 @@ class Phases:
                 self._step.early_ns += 0 if self._step.first_load else now - began
                 self._step.last_region_end = now
 
-    def forward_begins(self) -> None:
-        """Take notice of a forward pass of an outermost module with gradients on."""
-        self._forward_began = self._clock()
-
-    def forward_over(self, kept: weakref.ref[object] | None) -> None:
-        """Take notice of its end; ``kept`` is alive as long as gradients can be taken, None where none can be."""
-        step = self._step
-        if not self._eval_began and not step.first_backward and len(step.forwards) < 10_000:
-            step.forwards.append((self._forward_began, self._clock(), kept))
-
     def loading(self, begins: bool) -> None:
         """Take notice of a wait for a batch."""
         now = self._clock()
@@ -334,10 +318,7 @@ class Phases:
 
     def backward(self) -> None:
         """Take notice of a backward pass: no module that is in its evaluation mode meanwhile is being evaluated."""
-        if not self._step.first_backward:
-            self._step.first_backward = self._clock()
-            if self._step.forwards:
-                self._count_unused()
+        self._step.first_backward = self._step.first_backward or self._clock()
         self._step.backwards += 1
         self._eval_began = 0
 
@@ -347,7 +328,9 @@ class Phases:
             self._end_evaluation()
             self._eval_began = self._clock()
         step = self._step
-        other = _other(step) if step.backwards else 0
+        other = 0  # from the step's begin to its first wait for a batch, what is in no other phase
+        if step.backwards and _loads_first(step) and step.regions < MIN_REGIONS:
+            other = max(0, step.first_load - step.began - step.evaluation - step.checkpoint)
         counted = step.backwards, step.numbers if step.batches else step.regions, self._page_faults() - step.page_faults
         if not step.regions:  # nearly every step: nothing was computed without gradients
             return PhaseTimes(step.loading, step.evaluation, 0, 0, step.checkpoint, other, *counted)
@@ -362,28 +345,9 @@ class Phases:
             inference = spent - (step.early_ns if _loads_first(step) else 0)
         return PhaseTimes(step.loading, evaluation, rollout, inference, step.checkpoint, other, *counted)
 
-    def _count_unused(self) -> None:
-        """Count the forward passes that nothing holds any more as intervals without gradients."""
-        step = self._step
-        unused = [(began, ended) for began, ended, kept in step.forwards if kept is None or kept() is None]
-        step.forwards.clear()
-        if unused:
-            step.regions = max(step.regions, len(unused))  # an action is drawn after each
-            step.regions_ns += sum(ended - began for began, ended in unused)
-            step.early_ns += sum(ended - began for began, ended in unused if not 0 < step.first_load < began)
-            step.last_region_end = max(step.last_region_end, unused[-1][1])
-            self.most_unused = max(self.most_unused, len(unused))
-
     def _end_evaluation(self) -> None:
         self._step.spend("evaluation", self._clock() - self._eval_began)
         self._eval_began = 0
-
-
-def _other(step: _Step) -> int:
-    """Return the time from the step's begin to its first wait for a batch that is in no other phase."""
-    if not _loads_first(step) or step.regions >= MIN_REGIONS:
-        return 0
-    return max(0, step.first_load - step.began - step.evaluation - step.checkpoint)
 
 
 def _loads_first(step: _Step) -> bool:

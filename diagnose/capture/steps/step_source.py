@@ -60,7 +60,7 @@ def _is_below(wanted: Callable[[FrameType], bool]) -> bool:
 
 # How much a batch holds, as far as that is easily found.
 
-MAX_BATCH_DEPTH, MAX_BATCH_PARTS = 3, 16  # of a batch that are looked at
+MAX_BATCH_DEPTH = 3  # of a batch that is looked at
 
 
 def num_numbers(batch: Any, depth: int = 0) -> int:
@@ -72,7 +72,7 @@ def num_numbers(batch: Any, depth: int = 0) -> int:
         return 0
     if isinstance(batch, Mapping):
         batch = tuple(batch.values())
-    parts = batch[:MAX_BATCH_PARTS] if isinstance(batch, tuple | list) and depth < MAX_BATCH_DEPTH else ()
+    parts = batch[:16] if isinstance(batch, tuple | list) and depth < MAX_BATCH_DEPTH else ()
     return sum([num_numbers(part, depth + 1) for part in parts])
 
 
@@ -176,21 +176,16 @@ class StepFinder:
             key: distance
             for key, distance in recurring.items()
             # Rarer keys are bookkeeping, not the step.
-            if distance <= 16 * commonest and _is_regular(self._distances[key])
+            if distance <= 16 * commonest
+            # Scalers and unused parameters skip now and then.
+            and Counter(self._distances[key]).most_common(1)[0][1] >= 0.7 * len(self._distances[key])
         }
         rarest = max((regular or recurring).values())
         equals = [key for key, distance in (regular or recurring).items() if distance == rarest]
         return equals[0 if self._at_start else -1]
 
 
-def _is_regular(distances: deque[int]) -> bool:
-    # Scalers and unused parameters skip now and then.
-    return Counter(distances).most_common(1)[0][1] >= 0.7 * len(distances)
-
-
 RANK = {"transform": -1, "forward": 0, "dataloader": 1, "optimizer": 2, "marker": 3}
-TRAINING_PATIENCE = 256  # events without an optimizer's step: the most micro-batches that one step is expected to have
-EVALUATION_PATIENCE = 1024  # the same without gradients: a whole evaluation may well come before the training
 
 
 class SourceChoice:
@@ -236,4 +231,5 @@ class SourceChoice:
         if not self.optimizer_exists:
             return True
         self._num_lesser += 1
-        return self._num_lesser > (TRAINING_PATIENCE if gradients else EVALUATION_PATIENCE)
+        # One step is expected to have so many micro-batches at most; a whole evaluation may come before the training.
+        return self._num_lesser > (256 if gradients else 1024)

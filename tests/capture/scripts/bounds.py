@@ -1,4 +1,4 @@
-"""Steps too large or too long for a bound: bounds.py frames | operators | endless | first_batch."""
+"""Steps too large or too long for a bound: bounds.py frames | operators | endless."""
 
 import sys
 import time
@@ -14,23 +14,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def leaf(value):
     return value + 1
 
-
-class Slow(torch.utils.data.Dataset):
-    """Loads a batch for far longer than a quick recording may take."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        until = time.monotonic() + 15
-        while time.monotonic() < until:
-            time.sleep(0.01)
-        return torch.ones(4)
-
-
-for batch in torch.utils.data.DataLoader(Slow(), batch_size=4) if kind == "first_batch" else ():
-    model(batch).sum().backward()
-    optimizer.step()
 
 for step in range(100):
     if kind == "frames":
