@@ -38,7 +38,6 @@ META = RuleMeta(
     legend=Legend("a fused operator was written out", "#8c6d31"),
     changes=("fused-attention", "fused-norm"),
     needs=("data flow",),
-    former=(("attention", "unfused-attention"),),
 )
 ADVICE = (
     Advice(

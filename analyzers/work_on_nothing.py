@@ -51,14 +51,6 @@ META = RuleMeta(
         "sparse-embeddings",
     ),
     needs=("data flow",),
-    former=(
-        ("one-hot", "one-hot-product"),
-        ("padding", "padded-batch"),
-        ("ignored rows", "ignored-targets"),
-        ("subnormal", "subnormal-numbers"),
-        ("sorted", "full-sort"),
-        ("untouched rows", "dense-embedding-gradients"),
-    ),
 )
 ADVICE = (
     Advice(

@@ -115,9 +115,8 @@ class AvoidableRule(NamedTuple):
         if self.by_time:
             parts.sort(key=lambda one: -total(self.time_of(t, flow, one)))
         first, texts = parts[0], [one.text for one in parts[:3]]
-        former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
-        facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
-        if isinstance(first.facts.get("rewrite"), Rewrite):
+        facts = dict(first.facts)
+        if isinstance(facts.get("rewrite"), Rewrite):
             facts["rewrite"] = joined([one.facts["rewrite"] for one in parts[:3]])._asdict()
         rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, lambda _t, _o: texts, facts)
         found = idle_finding(t, rule)
