@@ -150,10 +150,6 @@ def _is_stream(finding: Finding) -> bool:
     return finding.facts.get("sampler") == "_InfiniteConstantSampler" or finding.facts.get("iterable") is True
 
 
-MIN_GAP_SHARE = 0.5
-MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
-
-
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle inside the loader, in gaps that it explains; taking a batch that workers have ready is no waiting."""
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
@@ -164,8 +160,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     loading = intersect(t.covering(rows), t.gaps.host_part())
     gaps = t.gaps
     inside = covered(loading, gaps.start, gaps.end)
-    whole = inside >= MIN_GAP_SHARE * (gaps.end - gaps.start)
-    explained = intersect(loading, gaps.host_part(whole | (inside >= MIN_NS)))
+    mostly = 2 * inside >= gaps.end - gaps.start
+    explained = intersect(
+        loading, gaps.host_part(mostly | (inside >= 1_000_000))
+    )  # a millisecond is a stall in any gap
     return intersect(left, longer_than(explained, 1))
 
 

@@ -27,7 +27,7 @@ from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate
 from diagnose.model.arrays import Mask, Rows
-from diagnose.model.diagnosis import Facts, Finding, Where
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, total, union
 from diagnose.model.records import as_facts
@@ -101,8 +101,6 @@ _REDUCES = re.compile(r"(?i)all_?reduce|reduce_?scatter|broadcast")
 _SHARDED = re.compile(r"FSDP|FullyShardedDataParallel")
 _CALL = r"c10d|^record_param_comms|^nccl:|^rccl:"  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
-# PCIe 3.0 with 16 lanes carries 10 GB/s between two GPUs, xGMI and NVLink 25 to 450; between hosts 25 Gbit/s carry 3.
-SLOW_GBPS = 5.0
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -135,7 +133,10 @@ def find(t: Tables) -> list[Finding]:
     title = "Collectives wait for other ranks" if 2 * waits_ns > lost_ns else TITLE
     mine = t.tasks.is_collective.copy()
     mine[t.small_collectives] = False
-    length, most_exposed = (t.tasks.end - t.tasks.start)[mine], _most_exposed(t)
+    length = (t.tasks.end - t.tasks.start)[mine]
+    launched = np.flatnonzero(t.tasks.is_collective & (t.tasks.launch >= 0))
+    shares = covered(t.occupancy.exposed_communication, t.tasks.start[launched], t.tasks.end[launched])
+    most_exposed = launched[np.argsort(-shares, kind="stable")[:20]]
     median_ns = float(np.median(length)) if len(length) else 0.0
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     text = (
@@ -164,7 +165,7 @@ def find(t: Tables) -> list[Finding]:
             ),
             where=_places(t, most_exposed) or base.where,
             facts={
-                **_exchange(t),
+                "is_exchange": _is_exchange(t),
                 "world_size": t.trace.world_size,
                 "num_devices": len(t.trace.devices),
                 **_ddp_facts(t),
@@ -210,7 +211,8 @@ def _slow_rate(t: Tables) -> tuple[float, list[str]]:
     kept = ((factor > 0) & (num > 1) & (size >= 1 << 20))[rows] & (length > 0)
     rows, length = rows[kept], length[kept]
     bus_gbps = float(moved[rows].sum() / max(length.sum(), 1))
-    if not len(rows) or bus_gbps >= SLOW_GBPS:
+    # PCIe 3.0 with 16 lanes carries 10 GB/s between two GPUs, xGMI and NVLink 25 to 450, 25 Gbit/s between hosts 3.
+    if not len(rows) or bus_gbps >= 5.0:
         return bus_gbps, []
     most = np.lexsort((length, size[rows]))[-1]
     name = found.kinds[rows[most]].name
@@ -220,14 +222,6 @@ def _slow_rate(t: Tables) -> tuple[float, list[str]]:
         "Either this rank waits for a later one, or the bytes go through host memory or a slow network."
     )
     return bus_gbps, [text]
-
-
-def _most_exposed(t: Tables) -> Rows:
-    """Return the rows of Tasks that are the 20 most exposed collectives, the longest exposure first."""
-    tasks = t.tasks
-    mine = np.flatnonzero(tasks.is_collective & (tasks.launch >= 0))
-    exposed = covered(t.occupancy.exposed_communication, tasks.start[mine], tasks.end[mine])
-    return mine[np.argsort(-exposed, kind="stable")[:20]]
 
 
 def _places(t: Tables, tasks: Rows) -> tuple[Where, ...]:
@@ -249,12 +243,11 @@ def _called(t: Tables, row: int) -> str:
     return name if bar else ""
 
 
-def _exchange(t: Tables) -> Facts:
+def _is_exchange(t: Tables) -> bool:
     """Return whether most of the collective time exchanges data that steps compute with, rather than gradients.
 
-    Those are all-to-alls, and all-gathers but for those of sharded parameters; ``gathers``: the latter take longer. The
-    200 longest collectives show it. What the kernel and its collective are called decides; newer kernels are all called
-    Generic: then the operators around the launch.
+    Those are all-to-alls, and all-gathers but for those of sharded parameters. The names of the kernel and of its
+    collective decide, of the 200 longest; newer kernels are all called Generic: then the operators around the launch.
     """
     mine = np.flatnonzero(t.tasks.is_collective)
     length = (t.tasks.end - t.tasks.start)[mine]
@@ -273,8 +266,7 @@ def _exchange(t: Tables) -> Facts:
         around = enclosing_operators(t, thread, events.start[launches[own]])
         exchanges[own] |= unnamed[own] & called(_EXCHANGE, around)
         gathers[own] &= ~called(_SHARDED, around)
-    exchanged, gathered = (float(length[which].sum()) for which in (exchanges, gathers))
-    return {"is_exchange": exchanged + gathered > length.sum() / 2, "gathers": gathered > exchanged}
+    return bool(length[exchanges | gathers].sum() > length.sum() / 2)
 
 
 def _ddp_facts(t: Tables) -> dict[str, object]:

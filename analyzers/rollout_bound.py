@@ -150,7 +150,7 @@ def find(t: Tables) -> list[Finding]:
                 median_ns=int(np.median(times)),
                 evidence=(text,),
                 where=where,
-                facts={"phase": phase, "num_steps": run.num},
+                facts={"phase": phase},
             )
         )
     return found

@@ -226,7 +226,6 @@ def _finding(
             "begins_late_rank": c.ranks[begin].rank if begin is not None and kind in ("late-begin", "turns") else None,
             "cause": c.reason.cause,
             "cause_ms": c.reason.more_ns / 1e6,
-            "slower_by": c.reason.ratio,
             "slower_kernel": c.reason.kernel,
             "num_ranks": len(c.ranks),
             "others_share": 1 - 1 / len(c.ranks),

@@ -20,12 +20,12 @@ from diagnose.model.locations import FRAME, INSTALLED
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["BatchOrder", "batch_order", "makes_iterators"]
+__all__ = ["MIN_LINE_SAMPLES", "BatchOrder", "batch_order", "makes_iterators"]
 
 _LOADER = r"torch/utils/data/dataloader\.py\(\d+\): "
 _NEXT, _CHOOSES = re.compile(f"{_LOADER}__next__$"), re.compile(f"{_LOADER}_next_index$")
 _BEGINS = re.compile(f"{_LOADER}(_get_iterator|_reset)$")
-MIN_DRAW_SAMPLES = 8  # within loading: of fewer the share is that of the frames, which recording makes longer
+MIN_LINE_SAMPLES = 8  # within loading: of fewer one line has most by chance
 
 
 class BatchOrder(NamedTuple):
@@ -56,7 +56,8 @@ def batch_order(t: Tables) -> BatchOrder:
     places = {place[:2] for place in chosen if place[::2] not in shared or place[:2] in own}
     share = _sampled_share(t, places) if places else None
     if share is None:  # or it is a library's
-        share = _framed_share(t) if chooses else 0.0
+        chosen, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
+        share = chosen / max(loaded, 1) if chooses else 0.0
     return BatchOrder(frozenset(places), frozenset(within), share)
 
 
@@ -90,15 +91,10 @@ def _sampled_share(t: Tables, places: Set[tuple[str, int]]) -> float | None:
         return None
     loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
     place = samples.place[contains(loading, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)]
-    if len(place) < MIN_DRAW_SAMPLES:
+    if len(place) < MIN_LINE_SAMPLES:
         return None
     mine = np.array([(file, line) in places for file, line, _ in samples.places], bool)
     return float(mine[place].mean())
-
-
-def _framed_share(t: Tables) -> float:
-    chosen, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
-    return chosen / max(loaded, 1)
 
 
 def makes_iterators(t: Tables) -> float | None:

@@ -11,7 +11,7 @@ from diagnose.model.shapes import num_elements
 
 __all__ = [
     "Graph", "Work", "base_name", "components", "graph_of", "is_arithmetic", "is_copy", "is_pointwise", "is_product",
-    "is_reduction", "num_bytes", "plain_name", "start_of_backward", "starts_backward",
+    "is_reduction", "num_bytes", "plain_name", "reached", "start_of_backward", "starts_backward",
 ]  # fmt: skip
 
 # These write every element of their target whatever it held; each also as a `_foreach` form.
@@ -225,6 +225,15 @@ class Graph:
         made_by = self.values[value].producer
         return self.operators[made_by] if made_by >= 0 else None
 
+    def makers(self, operator: int) -> Iterator[int]:
+        """Yield the operators that made what an operator needs."""
+        return (made for value in self.needs[operator] if (made := self.values[value].producer) >= 0)
+
+    def made_of(self, value: int) -> tuple[int, ...]:
+        """Return the values that the operator needs which made one, none if it was there before."""
+        made_by = self.values[value].producer
+        return self.needs[made_by] if made_by >= 0 else ()
+
     def comes_in(self, value: int) -> bool:
         """Return whether a value came with the step: a batch, or what Python made."""
         made_by = self.producer(value)
@@ -321,20 +330,27 @@ def _needs(flow: Dataflow, one: Operator, version: dict[tuple[int, int], int]) -
         old = version.get((value.storage, value.version - 1))
         if old is not None:
             read[old] = None
-            if _overwrites(one, use, value):
+            name, _, overload = one.name.rpartition("::")[2].partition(".")
+            overwrites = name.removeprefix("_foreach_") in _OVERWRITES or overload.endswith("out")
+            if overwrites and num_bytes(use) >= value.num_bytes:
                 del read[old]
     return tuple(read)
-
-
-def _overwrites(one: Operator, use: Use, value: Value) -> bool:
-    name, _, overload = one.name.rpartition("::")[2].partition(".")
-    is_full = num_bytes(use) >= value.num_bytes
-    return is_full and (name.removeprefix("_foreach_") in _OVERWRITES or overload.endswith("out"))
 
 
 def num_bytes(use: Use) -> int:
     """Return the bytes of what an operator sees of a value."""
     return num_elements(use.shape) * _ITEM_BYTES.get(use.dtype, 4)
+
+
+def reached(start: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+    """Return what ``following`` leads to from some operators or values, and these."""
+    found, left = set[int](), list(start)
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left.extend(following(one))
+    return found
 
 
 def components(

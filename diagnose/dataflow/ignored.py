@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_reduction
+from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_reduction, reached
 from diagnose.dataflow.rows import BY_ROW
 from diagnose.model.dataflow import Frame, Operator, Use, Value
 from diagnose.model.shapes import num_elements
@@ -82,17 +82,8 @@ def _source_of(graph: Graph, found: _Rows) -> int:
 
 def _before(graph: Graph, tail: dict[int, _Rows]) -> set[_Key]:
     """Return what the operators are that others depend on, without these."""
-    seen, keys = set[int](), set[_Key]()
-    left = list(tail)
-    while left:
-        for value in graph.needs[left.pop()]:
-            i = graph.values[value].producer
-            if i >= 0 and i not in seen and i not in tail and graph.operators[i].step == graph.last_step:
-                seen.add(i)
-                left.append(i)
-                if graph.operators[i].writes:
-                    keys.add(_key(graph.operators[i]))
-    return keys
+    found = reached(tail, lambda i: [j for j in graph.makers(i) if graph.operators[j].step == graph.last_step])
+    return {_key(graph.operators[i]) for i in found.difference(tail) if graph.operators[i].writes}
 
 
 def _tail(graph: Graph, forward: list[int], repeated: set[_Key]) -> dict[int, _Rows]:

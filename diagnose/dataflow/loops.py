@@ -65,7 +65,11 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
         caller = body[0][1:]
         if not any(caller[level:] in found for level in range(len(caller))):
             around = [site for site, rows in sites.items() if site[0].function == body[0][0].function]
-            around = [site for site in around if site[1:] == caller and 2 * _most_calls(graph, sites[site]) >= num]
+            around = [
+                site
+                for site in around
+                if site[1:] == caller and any(2 * len(each) >= num for each in _calls(graph, sites[site]))
+            ]
             one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]], around)
             if one_loop is not None:
                 found |= dict.fromkeys(body, one_loop)
@@ -94,11 +98,6 @@ def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
         if graph.operators[i].phase != "backward" and graph.computes(i):
             calls[graph.operators[i].name, graph.operators[i].stack].append(i)
     return sorted(calls.values(), key=graph.time, reverse=True)
-
-
-def _most_calls(graph: Graph, rows: list[int]) -> int:
-    """Return how often some line runs the operator that it runs most often."""
-    return max(map(len, _calls(graph, rows)), default=0)
 
 
 def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
@@ -139,7 +138,9 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
         one = recurrence_of(graph, run, collected)
         kind, form = "recurrent", one.form
         if not form:
-            rows = _of_statements(graph, rows, one.before | one.after)
+            movable = one.before | one.after
+            mine = {i for i in rows if graph.operators[i].phase != "backward" and graph.operators[i].stack in movable}
+            rows = [i for i in rows if i in mine or graph.operators[i].forward in mine]  # with their backward passes
             if not rows:
                 return None
             kind, line = "separable", graph.work(rows).lines[0]
@@ -189,12 +190,6 @@ def _longest_run(graph: Graph, sites: list[Site], operators: list[int]) -> list[
         if graph.operators[i].phase != "backward" and not graph.operators[i].is_view
     ]
     return max((list(run) for is_own, run in groupby(mine, is_inside) if is_own), key=len)
-
-
-def _of_statements(graph: Graph, rows: list[int], sites: Collection[Site]) -> list[int]:
-    """Return the operators that some lines call, with their backward passes."""
-    mine = {i for i in rows if graph.operators[i].phase != "backward" and graph.operators[i].stack in sites}
-    return [i for i in rows if i in mine or graph.operators[i].forward in mine]
 
 
 def _called(graph: Graph, depth: int, operators: list[int]) -> tuple[Frame, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work
+from diagnose.dataflow.graph import Graph, Work, reached
 from diagnose.model.dataflow import Frame
 from diagnose.model.shapes import num_elements
 
@@ -107,10 +108,9 @@ def _copies_to_device(graph: Graph) -> list[tuple[int, int]]:
 
 def _made_by(graph: Graph, value: int) -> list[int]:
     """Return the step's operators on the host that made a value, back to the copies off a device."""
-    found, left = set[int](), [value]
-    while left:
-        i = graph.values[left.pop()].producer
-        if i >= 0 and i not in found and graph.operators[i].step == graph.last_step:
-            found.add(i)
-            left.extend(each for each in graph.needs[i] if graph.values[each].device == "cpu")
-    return sorted(found)
+
+    def makers(values: Iterable[int]) -> list[int]:
+        made_by = (graph.values[each].producer for each in values if graph.values[each].device == "cpu")
+        return [i for i in made_by if i >= 0 and graph.operators[i].step == graph.last_step]
+
+    return sorted(reached(makers([value]), lambda i: makers(graph.needs[i])))

@@ -145,7 +145,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "unfused-attention": ({},),
     "unfused": (
-        *({"kind": "attention", "on_host": True, "has_mask": each} for each in (False, True)),
+        {"kind": "attention", "on_host": True},
         {"kind": "norm", "call": NORM},
     ),
     "scatter-atomics": ({"indexed": True},),
