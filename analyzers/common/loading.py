@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.analyzers.common.batch_order import MIN_LINE_SAMPLES, BatchOrder, batch_order, makes_iterators
 from diagnose.analyzers.common.idioms import idiom_facts
-from diagnose.analyzers.common.locate import MAX_LINES_APART, source_line
+from diagnose.analyzers.common.locate import MAX_LINES_APART, seen_during, source_line
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
@@ -120,11 +120,7 @@ def loading_facts(t: Tables) -> Facts:
 
 def _sampler_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     """Return the user's line that the sampler computes at most often, and what it draws there."""
-    samples = t.capture.samples
-    if samples is None or not order.places:
-        return {}
-    inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
-    seen = Counter(samples.places[row] for row in samples.place[inside].tolist())
+    seen = seen_during(t, during)
     mine = {place: num for place, num in seen.items() if place[:2] in order.places and is_own_file(place[0])}
     if not mine:
         return {}

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Ints
 from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, contains, distinct
@@ -92,11 +92,12 @@ def locate_one(t: Tables, thread: int, time: int) -> Where:
 
 def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
     """Return, for each thread and time, where it was as far as the trace shows."""
-    found, known = [Where()] * len(time), dict[object, Where]()
+    found, known, lines = [Where()] * len(time), dict[object, Where](), t.flow.lines if t.flow else {}
     for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)
         for i, (work, frames) in zip(mine.tolist(), _open(t, one, time[mine]), strict=True):
-            calls, line = _calls(t, work), _line_of_flow(t, work)
+            # The data flow's line of the innermost open operator that it knows.
+            calls, line = _calls(t, work), next((lines[row] for row in reversed(work) if row in lines), None)
             alike = calls[0] if calls else None, tuple(_names(t, work)), tuple(_frames(t, work, frames)), line
             if alike not in known:  # all steps pass the same places
                 known[alike] = _place(t, work, frames, line)
@@ -110,11 +111,6 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
     rows = work.at_each(time) if work else [[] for _ in time]
     stacks = frames.at_each(time) if frames else [[] for _ in time]
     return list(zip(rows, stacks, strict=True))
-
-
-def _line_of_flow(t: Tables, work: list[int]) -> Frame | None:
-    """Return the line that the data flow has of the innermost open operator that it knows."""
-    return next((t.flow.lines[row] for row in reversed(work) if row in t.flow.lines), None) if t.flow else None
 
 
 def _place(t: Tables, work: list[int], frames: list[int], line: Frame | None) -> Where:
@@ -174,7 +170,7 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
                 where = replace(named, op=where.op, stack=where.stack)
                 break
     if where.file is not None:  # the profiler cuts folders off: the name that the sampler has, where one file is meant
-        known = _sampled_files(t).get(PurePosixPath(where.file).name, ())
+        known = t.sampled_files.get(PurePosixPath(where.file).name, ())
         alike = [each for each in known if f"/{each}".endswith(f"/{where.file}")]
         where = replace(where, file=alike[0] if len(alike) == 1 else where.file)
     for call in calls:
@@ -208,25 +204,6 @@ def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
     first, last = np.searchsorted(time, events.start[rows]), np.searchsorted(time, events.end[rows])
     seen = [at for i, j in zip(first.tolist(), last.tolist(), strict=True) for at in place[i:j].tolist()]
     return Counter(samples.places[at] for at in seen)
-
-
-def _samples(t: Tables) -> tuple[Ints, Rows]:
-    """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
-    samples = t.capture.samples
-    assert samples is not None
-    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
-    time = samples.time_ns[kept] - t.trace.epoch_ns
-    order = np.argsort(time, kind="stable")
-    return time[order], samples.place[kept][order].astype(np.intp)
-
-
-def _sampled_files(t: Tables) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    samples, run = t.capture.samples, t.capture.run
-    places = [*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)]
-    for file in {file for file, _, _ in places}:
-        found.setdefault(PurePosixPath(file).name, set()).add(file)
-    return found
 
 
 @lru_cache(maxsize=1024)  # all steps pass the same places
@@ -281,27 +258,17 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     comes first. Of a few dozen samples each of two lines of a loop may have fewer than a single one elsewhere. Lines of
     loading that were seen late, where nothing is loaded, are left out.
     """
-    samples = t.capture.samples
-    if samples is None or not len(during.start) or not t.trace.epoch_ns:
-        return []
-    time = samples.time_ns - t.trace.epoch_ns
-    inside = contains(during, time) & (samples.place >= 0) & ~t.late_samples
-    seen = Counter(samples.place[inside].tolist())
-    total = seen.total()
-    found, places = [], samples.places
+    samples, seen, found = t.capture.samples, seen_during(t, during), []
     often = seen.most_common(50)
     near = {
-        row: sum(
-            num
-            for other, num in often
-            if places[row][0] == places[other][0] and abs(places[row][1] - places[other][1]) <= MAX_LINES_APART
-        )
-        for row, _ in often
+        (file, line): sum(num for at, num in often if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART)
+        for (file, line, _), _ in often
     }
-    for row, count in sorted(often, key=lambda item: (-near[item[0]], -item[1]))[:most]:
-        file, line, function = places[row]
-        op = _operator_at(t, time[inside][samples.place[inside] == row])
-        found.append((line_at(t, file, line, function, op), count / total))
+    for place, count in sorted(often, key=lambda item: (-near[item[0][:2]], -item[1]))[:most] if samples else ():
+        at_place = (samples.place == samples.places.index(place)) & ~t.late_samples
+        time = samples.time_ns[at_place] - t.trace.epoch_ns
+        op = _operator_at(t, time[contains(during, time)])
+        found.append((line_at(t, *place, op), count / seen.total()))
     return found
 
 

@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from diagnose.analyzers.common.locate import MAX_LINES_APART
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import RANDOM_DRAW
 from diagnose.tables import Tables
 
 __all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
 
-MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
-MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
 
 _IMAGE = re.compile(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
 _TABLE = re.compile(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
@@ -134,29 +133,23 @@ def work_facts(
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
     drawn = (place for place in seen if RANDOM_DRAW.search(lines[place].text) and place[:2] not in choosing)
-    draws = sorted(place for place in drawn if not _workers_agree(t, place))
+    # Workers change nothing of what is drawn from a seed of each sample, or for the samples' order.
+    seeded = {
+        place for place in seen if place[1] in t.capture.seeded.get(place[0], ()) or re.search(_SAMPLER, place[0])
+    }
+    draws = sorted(set(drawn) - seeded)
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
+    # The file that makes the loader may make the samples' transforms too.
+    made = t.capture.info.loader.made if t.capture.info else None
+    beside = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {
-        "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
+        "holds_lock": 2 * locked >= max(total, 1),  # with less of it a thread has something to gain
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
-        **_drawn_beside(t),
+        **({"drawn_beside": {"file": made.file, "line": beside[0]}} if made is not None and beside else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
-
-
-def _workers_agree(t: Tables, place: tuple[str, int, str]) -> bool:
-    """Return whether workers change nothing of what a line draws: from a seed of each sample, or the samples' order."""
-    file, line, _ = place
-    return line in t.capture.seeded.get(file, ()) or re.search(_SAMPLER, file) is not None
-
-
-def _drawn_beside(t: Tables) -> Facts:
-    """Return where samples may draw in the file that makes the loader, whose transforms may be made there."""
-    made = t.capture.info.loader.made if t.capture.info else None
-    lines = t.capture.draws.get(made.file, ()) if made is not None else ()
-    return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
 
 
 def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:
