@@ -200,20 +200,20 @@ def find(t: Tables) -> list[Finding]:
         shown = "high"
     cause = META.cause if not ready_share(t) else None
     rule = IdleRule(META.id, title, "middle", shown, lambda t, o: [text, *_idle_operators(t, o.pieces)], facts, cause)
-    return [  # a loop's head comes last: what it fetches another line made
-        _with_deque(t, replace(found, where=tuple(sorted(found.where, key=lambda place: is_loop_head(place.code)))))
-        for found in idle_finding(t, rule)
-    ]
-
-
-def _with_deque(t: Tables, found: Finding) -> Finding:
-    """Return the finding with the deque that its first line indexes, if it does."""
-    first = found.where[0] if found.where else Where()
-    line = first.line or 0
-    for known in t.capture.deques.get(first.file or "", ()):
-        if known.line <= line <= known.last:
-            title = f"Indexing the deque {known.name} takes longer the more it holds"
-            return replace(found, title=title, where=(first, Where(first.file, known.built), *found.where[1:]))
+    found = []
+    for each in idle_finding(t, rule):
+        # A loop's head comes last: what it fetches another line made.
+        places = sorted(each.where, key=lambda place: is_loop_head(place.code))
+        first = places[0] if places else Where()
+        indexed = (
+            known
+            for known in t.capture.deques.get(first.file or "", ())
+            if known.line <= (first.line or 0) <= known.last
+        )
+        if (deque := next(indexed, None)) is not None:
+            title = f"Indexing the deque {deque.name} takes longer the more it holds"
+            places.insert(1, Where(first.file, deque.built))
+        found.append(replace(each, title=title if deque is not None else each.title, where=tuple(places)))
     return found
 
 
