@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -229,14 +230,10 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
     largest = np.argsort(-cost_ns, kind="stable")[:200]  # of the largest gaps: they stand for the rest
     found = locate(t, probe.thread[largest], probe.time[largest])
-    of_object: dict[int, int] = {}  # gaps at one place share the object: the place itself is compared once for all
+    cost = Counter[Where]()
     for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):
-        of_object[id(where)] = of_object.get(id(where), 0) + lost
-    cost: dict[Where, int] = {}
-    for where in {id(where): where for where in found}.values():
-        bare = replace(where, stack=())
-        cost[bare] = cost.get(bare, 0) + of_object[id(where)]
-    ranked = sorted(cost, key=lambda where: -cost[where])
+        cost[replace(where, stack=())] += lost
+    ranked = [where for where, _ in cost.most_common()]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
     named = {(where.file, where.line) for where in lines}
     ranked = [w for w in ranked if (w.file or w.op or w.library) and (w.file, w.line) not in named]

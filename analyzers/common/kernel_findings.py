@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -57,6 +58,11 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
     if is_minor(t, tasks, waste.min_share):
         return []
     kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
+    longest = np.argsort(-length, kind="stable")
+    longest = longest[t.tasks.launch[tasks[longest]] >= 0][:200]
+    rows, events, cost = t.tasks.launch[tasks[longest]], t.trace.events, Counter[Where]()
+    for place, took in zip(locate(t, events.thread[rows], events.start[rows]), length[longest].tolist(), strict=True):
+        cost[replace(place, stack=())] += took
     return [
         Finding(
             rule=waste.rule,
@@ -71,23 +77,11 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
                 f"{percent(time / busy, 0)} of the busy time.",
                 *waste.evidence,
             ),
-            where=_where(t, tasks[np.argsort(-length, kind="stable")]),
+            where=tuple(where for where, _ in cost.most_common(3)),
             confidence=waste.confidence,
             facts=waste.facts,
         )
     ]
-
-
-def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
-    """Return the places of tasks, given the longest first: those that take most of the time of 200."""
-    tasks = tasks[t.tasks.launch[tasks] >= 0][:200]
-    rows, events = t.tasks.launch[tasks], t.trace.events
-    cost: dict[Where, int] = {}
-    length = (t.tasks.end - t.tasks.start)[tasks]
-    for place, took in zip(locate(t, events.thread[rows], events.start[rows]), length.tolist(), strict=True):
-        bare = replace(place, stack=())
-        cost[bare] = cost.get(bare, 0) + took
-    return tuple(sorted(cost, key=lambda place: -cost[place])[:3])
 
 
 def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:

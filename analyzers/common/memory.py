@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import locate
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
@@ -51,7 +51,6 @@ NEVER = np.iinfo(np.int64).max  # a block that the recording's end finds held
 PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
 GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
-MAX_TIMELINE_POINTS = 600  # of the timeline: more than a chart has pixels
 _TO_DEVICE = r"(?i)HtoD|HostToDevice"
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
@@ -70,6 +69,11 @@ def memory_of(t: Tables) -> Memory | None:
     time, allocated = int(blocks.time[peak]), int(blocks.allocated[peak])
     held, timeline = blocks.held_at(time), _timeline(blocks, inside, start)
     device, by_driver = device_of(t) if t.device_id >= 0 else None, device_memory(t)
+    largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
+    rows, cost = blocks.row[largest], Counter[Where]()
+    places = locate(t, t.trace.events.thread[rows], t.trace.events.start[rows])
+    for where, size in zip(places, blocks.size[largest].tolist(), strict=True):
+        cost[replace(where, stack=())] += size
     name = f"GPU {t.device_id}" if t.device_id >= 0 else "host"
     return Memory(
         device=(device.name or f"GPU {device.id}") if device else name,
@@ -80,7 +84,7 @@ def memory_of(t: Tables) -> Memory | None:
         timeline=timeline,
         categories_over_time=_over_time(t, blocks, [(ns + start, size) for ns, size, _ in timeline]),
         by_category=_by_category(t, blocks, held, allocated),
-        by_place=_by_place(t, blocks, held),
+        by_place=tuple(cost.most_common(8)),
         retries=t.capture.info.memory.retries if t.capture.info else None,
         device_used=by_driver.used if by_driver else None,
         device_total=by_driver.total if by_driver else None,
@@ -115,8 +119,8 @@ def forward_ns(t: Tables) -> float:
 
 def _timeline(blocks: Allocations, inside: Rows, start: int) -> tuple[tuple[int, int, int], ...]:
     """Return the step function, of each interval of time its highest point where there are too many."""
-    if len(inside) > MAX_TIMELINE_POINTS:
-        cuts = distinct(np.linspace(0, len(inside), MAX_TIMELINE_POINTS, endpoint=False).astype(np.intp))
+    if len(inside) > 600:  # a chart has no more pixels
+        cuts = distinct(np.linspace(0, len(inside), 600, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
     columns = (blocks.time[inside] - start, blocks.allocated[inside], blocks.reserved[inside])
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
@@ -166,12 +170,12 @@ def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.st
     """Return what each of the given blocks is for."""
     taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
     never = blocks.freed[held] > t.steps.window[1]
-    same = _same_call(t, blocks, held)
-    # Which blocks were taken inside a call that copies from the host to the device.
-    time = blocks.taken[held]
-    rows = blocks.row[held]
-    events = t.trace.events
-    found = np.zeros(len(time), bool)
+    same = np.zeros(len(held), bool)  # the call of the optimizer that took them gave them back itself
+    if len(t.updates.start):
+        call = np.maximum(np.searchsorted(t.updates.start, blocks.taken[held], side="right") - 1, 0)
+        same = blocks.freed[held] <= t.updates.end[call]
+    time, rows, events = blocks.taken[held], blocks.row[held], t.trace.events
+    is_input = np.zeros(len(time), bool)  # taken inside a call that copies from the host to the device
     copies = [n for n, name in enumerate(t.trace.names) if re.search(_TO_DEVICE, name[:40])]
     launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
     called = np.sort(events.start[launch], kind="stable")
@@ -182,8 +186,7 @@ def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.st
             is_op = (open_rows >= 0) & (events.kind[np.maximum(open_rows, 0)] == Kind.OP)
             begin, end = events.start[np.maximum(open_rows, 0)], events.end[np.maximum(open_rows, 0)]
             inside = np.searchsorted(called, end) > np.searchsorted(called, begin)
-            found[mine[is_op & inside]] = True
-    is_input = found
+            is_input[mine[is_op & inside]] = True
     category: npt.NDArray[np.str_] = np.select(
         [
             taken == _OPTIMIZER_PHASE,
@@ -218,32 +221,6 @@ def _backward(t: Tables) -> Intervals:
     return t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
 
 
-def _same_call(t: Tables, blocks: Allocations, held: Rows) -> Mask:
-    """Return which blocks the call of the optimizer that took them gave back itself."""
-    during = t.updates
-    if not len(during.start):
-        return np.zeros(len(held), bool)
-    call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)
-    same: Mask = blocks.freed[held] <= during.end[call]
-    return same
-
-
-def _by_place(t: Tables, blocks: Allocations, held: Rows) -> tuple[tuple[Where, int], ...]:
-    events = t.trace.events
-    largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
-    rows = blocks.row[largest]
-    cost: dict[Where, int] = {}
-    for where, size in zip(
-        locate(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
-    ):
-        bare = replace(where, stack=())
-        cost[bare] = cost.get(bare, 0) + size
-    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:8]
-
-
-HOST = -1
-
-
 class Allocations(NamedTuple):
     """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
 
@@ -264,7 +241,7 @@ def find_allocations(t: Tables) -> Allocations | None:
     """Return the blocks of the busiest device, of the host where there is none; None where they were not recorded."""
     events = t.trace.events
     rows = rows_of(t.trace, Kind.MEMORY)
-    rows = rows[(events.device[rows] == (t.device_id if t.device_id >= 0 else HOST)) & (events.sequence[rows] >= 0)]
+    rows = rows[(events.device[rows] == max(t.device_id, -1)) & (events.sequence[rows] >= 0)]  # -1: the host
     if not len(rows):
         return None
     size, address = events.size[rows], events.correlation[rows]
