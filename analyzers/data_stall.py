@@ -24,8 +24,8 @@ from dataclasses import replace
 from diagnose.analyzers.common.advice import Advice, identical, other_training
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
-from diagnose.analyzers.common.locate import place_of_call, source_line
-from diagnose.model.diagnosis import Facts, Finding, Where
+from diagnose.analyzers.common.locate import line_at, place_of_call
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
 from diagnose.model.locations import at_line
@@ -190,17 +190,13 @@ def find(t: Tables) -> list[Finding]:
     found = idle_finding(
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )
-    made = t.capture.info.loader.made if t.capture.info is not None and facts["starts_with_epochs"] else None
-    return [replace(each, where=(*place_of_call(made), *_led_by_slow_line(t, facts, each.where))) for each in found]
-
-
-def _led_by_slow_line(t: Tables, facts: Facts, where: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Return the places with the line first that most of loading goes into, as the evidence names it."""
+    made = t.capture.known.loader.made if facts["starts_with_epochs"] else None
     slow = facts.get("order_line" if facts["by_sampler"] else "slow_line")
-    if not isinstance(slow, Mapping):
-        return where
-    file, line = slow["file"], slow["line"]
-    function = str(slow.get("function", facts.get("line_function")))
-    same = tuple(w for w in where if (w.file, w.line) == (file, line))
-    known = same or (Where(file, line, function, code=source_line(t, file, line)),)
-    return (*known, *(w for w in where if w not in same))
+    if isinstance(slow, Mapping):  # the line that most of loading goes into comes first, as the evidence names it
+        file, line = slow["file"], slow["line"]
+        first = (line_at(t, file, line, str(slow.get("function", facts.get("line_function")))),)
+        for i, each in enumerate(found):
+            same = tuple(w for w in each.where if (w.file, w.line) == (file, line))
+            others = (w for w in each.where if w not in same)
+            found[i] = replace(each, where=(*(same or first), *others))
+    return [replace(each, where=(*place_of_call(made), *each.where)) for each in found]

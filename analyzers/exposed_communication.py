@@ -26,7 +26,7 @@ import numpy as np
 from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate
-from diagnose.model.arrays import Mask, Rows
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, total, union
@@ -144,6 +144,13 @@ def find(t: Tables) -> list[Finding]:
         "waiting for other ranks, which no change of the exchange takes away. The recordings of all ranks show for "
         "which."
     )
+    launches = t.tasks.launch[most_exposed]
+    threads, times, places = t.trace.events.thread[launches], t.trace.events.start[launches], list[Where]()
+    for where, thread, time in zip(locate(t, threads, times), threads.tolist(), times, strict=True):
+        # The outermost operator that is nothing but the collective.
+        around = enclosing_operators(t, thread, np.array([time]))[0].split(" > ")
+        op = next((name for name in around if re.search(_CALL, name)), where.op)
+        places.append(replace(where, op=op, stack=()))
     bus_gbps, rate = _slow_rate(t)
     named = ", ".join(dict.fromkeys(filter(None, (_called(t, row) for row in t.tasks.row[most_exposed].tolist()))))
     return [
@@ -163,7 +170,7 @@ def find(t: Tables) -> list[Finding]:
                 *([f"The most exposed: {named}."] if named else []),
                 *base.evidence,
             ),
-            where=_places(t, most_exposed) or base.where,
+            where=tuple(dict.fromkeys(places))[:3] or base.where,
             facts={
                 "is_exchange": _is_exchange(t),
                 "world_size": t.trace.world_size,
@@ -179,15 +186,15 @@ def find(t: Tables) -> list[Finding]:
 def _find_on_host(t: Tables) -> list[Finding]:
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
-    facts, flags = _ddp_facts(t), t.capture.info.flags if t.capture.info else None
-    if flags is not None and flags.cores and flags.num_threads:
+    facts, flags = _ddp_facts(t), t.capture.known.flags
+    if flags.cores and flags.num_threads:
         facts["free_cores"] = max(flags.cores - flags.num_threads, 0)
         if not facts["free_cores"]:
             text += (
                 " The ranks of this machine compute on all of its cores: collectives that overlap with computation, "
                 "and casts of gradients, slow it down."
             )
-    if flags is not None and not facts["ddp"]:  # the capture would have seen one being made
+    if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         facts["reductions_by_hand"] = sum(REDUCTION.search(t.name(row)) is not None for row in rows.tolist()) / (
             t.steps.num
         )
@@ -222,18 +229,6 @@ def _slow_rate(t: Tables) -> tuple[float, list[str]]:
         "Either this rank waits for a later one, or the bytes go through host memory or a slow network."
     )
     return bus_gbps, [text]
-
-
-def _places(t: Tables, tasks: Rows) -> tuple[Where, ...]:
-    """Return where collectives are launched: for each the outermost operator that is nothing but the collective."""
-    events, launches = t.trace.events, t.tasks.launch[tasks]
-    threads, times = events.thread[launches], events.start[launches]
-    found = []
-    for where, thread, time in zip(locate(t, threads, times), threads.tolist(), times, strict=True):
-        around = enclosing_operators(t, thread, np.array([time]))[0].split(" > ")
-        call = next((name for name in around if re.search(_CALL, name)), where.op)
-        found.append(replace(where, op=call, stack=()))
-    return tuple(dict.fromkeys(found))[:3]
 
 
 def _called(t: Tables, row: int) -> str:
@@ -274,7 +269,7 @@ def _ddp_facts(t: Tables) -> dict[str, object]:
 
     These are bytes of each step, and those of them in elements of more than 16 bits.
     """
-    info, found = t.capture.info, collectives_of(t)
+    known, found = t.capture.known, collectives_of(t)
     counts = np.bincount(found.collectives.kind, minlength=len(found.kinds)).tolist()
     reduced = {
         kind: count * kind.num_bytes / t.steps.num
@@ -283,8 +278,8 @@ def _ddp_facts(t: Tables) -> dict[str, object]:
     }
     wide = sum(num for kind, num in reduced.items() if element_bytes(kind.dtype) > 2)
     return {
-        "ddp": as_facts(info.flags.ddp) if info else {},
+        "ddp": as_facts(known.flags.ddp),
         "has_device": t.device_id >= 0,
-        "gradient_bytes": info.optimizer.param_bytes if info else None,
+        "gradient_bytes": known.optimizer.param_bytes,
         **({"reduced_bytes": round(sum(reduced.values())), "reduced_wide_bytes": round(wide)} if reduced else {}),
     }

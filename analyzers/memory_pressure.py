@@ -130,7 +130,7 @@ def find(t: Tables) -> list[Finding]:
                 "growing": sum(memory.by_category.get(name, 0) for name in GROWING),
                 "forward_ns": forward_ns(t),
                 "link_gb_s": spec.pcie if spec else 0.0,
-                "optimizer": t.capture.info.optimizer.name if t.capture.info else None,
+                "optimizer": t.capture.known.optimizer.name,
             },
         )
     ]

@@ -91,7 +91,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
     often = f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
     what = f": {WHAT[stall.phase]}" if stall.phase else ""
     confidence: Confidence = "high" if stall.period and is_shown else "medium"
-    known = as_facts(t.capture.info.loader) if t.capture.info else {}
+    known = as_facts(t.capture.known.loader)
     return Finding(
         rule=META.id,
         title=f"{often} is much longer{what}",

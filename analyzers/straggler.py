@@ -63,11 +63,6 @@ def _is_of_work(finding: Finding) -> bool:
     return kind not in ("slow-group", "late-begin", "turns") and cause not in _SLOWER
 
 
-def _has_more(finding: Finding) -> bool:
-    cause = str(finding.facts.get("cause") or "")
-    return cause == "more-work" or cause.startswith("compute-")
-
-
 ADVICE = (
     Advice(
         id="even-out-ranks",
@@ -80,7 +75,11 @@ ADVICE = (
 # what this one has too many. A DistributedSampler shares a dataset out like that; sizes that the script
 # computes from the rank become the same on all: num = total // world_size""",
         needs="what the script gives each rank: how many samples, of which lengths, by a branch on the rank",
-        when=lambda f, p: p.trains is not False and _is_of_work(f) and _has_more(f),
+        when=lambda f, p: (
+            p.trains is not False
+            and _is_of_work(f)
+            and str(f.facts.get("cause") or "").startswith(("more-work", "compute-"))
+        ),
         of="others_share",  # which then have what this one no longer has
     ),
     Advice(

@@ -137,7 +137,7 @@ def _or_where_made(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 
     The attribution window, whose lines are merged with these, has them where the timing window has none.
     """
-    made = t.capture.info.optimizer.made if t.capture.info else None
+    made = t.capture.known.optimizer.made
     if made is None or t.named is not t or any(place.file for place in where):
         return where
     place = place_of_call(made) or (Where(made.file, made.begin[0]),)
@@ -171,7 +171,7 @@ def optimizer_facts(t: Tables) -> Facts:
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
     return {
-        **(as_facts(t.capture.info.optimizer) if t.capture.info else {}),
+        **as_facts(t.capture.known.optimizer),
         **calls_of_step(t)._asdict(),
         "name": first["name"] if first else "the optimizer",
         "has_device": t.device_id >= 0,

@@ -33,7 +33,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
 from diagnose.model.locations import at_line
-from diagnose.model.records import ExpressionRecord, LoadedRecord
+from diagnose.model.records import ExpressionRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
@@ -151,9 +151,8 @@ def _wasted(t: Tables) -> Intervals:
 
 def _wastes(t: Tables) -> list[_Waste]:
     """Return what can be avoided, nothing twice, the largest part first."""
-    info = t.capture.info
-    loaded = info.loaded if info is not None else LoadedRecord()
-    if info is None or not loaded.total_ns:
+    loaded = t.capture.known.loaded
+    if not loaded.total_ns:
         return []
     from diagnose.dataflow.width import narrows_inputs  # only a recorded data flow needs it
 
@@ -190,7 +189,7 @@ def _wastes(t: Tables) -> list[_Waste]:
         if share >= MIN_SHARE:
             found.append(waste_of([rows[row] for row in sorted(parts, key=lambda row: -parts[row])], share))
             saved |= parts
-    if info.loader.comes_again is True:
+    if t.capture.known.loader.comes_again is True:
         size = MAX_CACHED_BYTES * max(loaded.samples, 1)
         take("repeated", lambda o: o.is_repeated and bool(o.what) and o.num_bytes * loaded.dataset_size <= size)
     return sorted(found, key=lambda waste: -waste.share)

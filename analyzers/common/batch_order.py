@@ -48,7 +48,7 @@ def batch_order(t: Tables) -> BatchOrder:
     chooses, others = _functions_in(t, _CHOOSES)
     samples, run = t.capture.samples, t.capture.run
     sampled = {*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)}
-    known = t.capture.info.loader.chosen_by if t.capture.info else ()
+    known = t.capture.known.loader.chosen_by
     functions = {(file, function) for file, _, function in sampled}
     # The profiler cuts folders off the files that samples have whole.
     mine, shared, within = (

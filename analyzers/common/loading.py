@@ -76,7 +76,7 @@ def loading_facts(t: Tables) -> Facts:
     rows = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     names = {t.name(row) for row in rows.tolist()}
     lengths = (t.trace.events.end - t.trace.events.start)[rows]
-    known = t.capture.info.loader if t.capture.info else LoaderRecord()
+    known = t.capture.known.loader
     single = any("SingleProcess" in name for name in names)
     by_workers = any("MultiProcess" in name for name in names)
     if (by_workers and not single and known.num_workers == 0) or (single and not by_workers and known.num_workers):
@@ -101,8 +101,8 @@ def loading_facts(t: Tables) -> Facts:
         "first_batch_share": first_share,
         "starts_with_epochs": starts,  # a batch that workers have ready meanwhile is taken at once
         "has_device": t.device_id >= 0,
-        "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
-        "cores": t.capture.info.flags.cores if t.capture.info else None,
+        "num_threads": t.capture.known.flags.num_threads,
+        "cores": t.capture.known.flags.cores,
         "waits": share is not None and share >= 0.5 and not by_sampler,  # it reads or waits then
         "keeps_up": keeps_up,
         "waiting_share": share,

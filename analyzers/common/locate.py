@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
-from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, contains, distinct
 from diagnose.model.locations import FRAME, INSTALLED, is_own_file, is_user_file
@@ -100,7 +99,11 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
             calls, line = _calls(t, work), next((lines[row] for row in reversed(work) if row in lines), None)
             alike = calls[0] if calls else None, tuple(_names(t, work)), tuple(_frames(t, work, frames)), line
             if alike not in known:  # all steps pass the same places
-                known[alike] = _place(t, work, frames, line)
+                known[alike] = _traced_place(t, work, frames)
+                if line is not None:
+                    code = source_line(t, line.file, line.line)
+                    place = {"file": line.file, "line": line.line, "function": line.function, "code": code}
+                    known[alike] = replace(known[alike], **place)
             found[i] = known[alike]
     return found
 
@@ -113,17 +116,8 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
     return list(zip(rows, stacks, strict=True))
 
 
-def _place(t: Tables, work: list[int], frames: list[int], line: Frame | None) -> Where:
-    """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
-    found = _traced_place(t, work, frames)
-    if line is None:
-        return found
-    code = source_line(t, line.file, line.line)
-    return replace(found, file=line.file, line=line.line, function=line.function, code=code)
-
-
 def _traced_place(t: Tables, work: list[int], frames: list[int]) -> Where:
-    """Return the place that frames and samples show."""
+    """Return the place that frames and samples show: of the operator alone if they show no line of the user's."""
     here, events = _shown(t, work, frames), t.trace.events
     node = _node_of_torch(t, work, frames)
     of_node = t.links.ops[t.links.nodes == node][:1] if node is not None else ()
@@ -259,7 +253,7 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     loading that were seen late, where nothing is loaded, are left out.
     """
     samples, seen, found = t.capture.samples, seen_during(t, during), []
-    often = seen.most_common(50)
+    often, work = seen.most_common(50), t.work_layers.get(t.main)
     near = {
         (file, line): sum(num for at, num in often if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART)
         for (file, line, _), _ in often
@@ -267,7 +261,9 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     for place, count in sorted(often, key=lambda item: (-near[item[0][:2]], -item[1]))[:most] if samples else ():
         at_place = (samples.place == samples.places.index(place)) & ~t.late_samples
         time = samples.time_ns[at_place] - t.trace.epoch_ns
-        op = _operator_at(t, time[contains(during, time)])
+        opened = work.at_each(time[contains(during, time)]) if work else []
+        inner = (next((name for name in _names(t, rows) if not KERNEL_LAUNCH.match(name)), None) for rows in opened)
+        op, _ = (*Counter(inner).most_common(1), (None, 0))[0]
         found.append((line_at(t, *place, op), count / seen.total()))
     return found
 
@@ -279,11 +275,3 @@ def seen_during(t: Tables, during: Intervals) -> Counter[tuple[str, int, str]]:
         return Counter()
     inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0) & ~t.late_samples
     return Counter(samples.places[row] for row in samples.place[inside].tolist())
-
-
-def _operator_at(t: Tables, time: Ints) -> str | None:
-    """Return the operator that the stepping thread was in at most of the times, None between operators."""
-    work = t.work_layers.get(t.main)
-    opened = work.at_each(time) if work else []
-    inner = [next((name for name in _names(t, rows) if not KERNEL_LAUNCH.match(name)), None) for rows in opened]
-    return Counter(inner).most_common(1)[0][0] if inner else None

@@ -21,7 +21,6 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
-from diagnose.model.records import OptimizerRecord
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, matching, rows_of
 from diagnose.tables.nvml_readings import device_memory
@@ -85,7 +84,7 @@ def memory_of(t: Tables) -> Memory | None:
         categories_over_time=_over_time(t, blocks, [(ns + start, size) for ns, size, _ in timeline]),
         by_category=_by_category(t, blocks, held, allocated),
         by_place=tuple(cost.most_common(8)),
-        retries=t.capture.info.memory.retries if t.capture.info else None,
+        retries=t.capture.known.memory.retries,
         device_used=by_driver.used if by_driver else None,
         device_total=by_driver.total if by_driver else None,
         other_processes=by_driver.others if by_driver else None,
@@ -155,7 +154,7 @@ def _by_category(t: Tables, blocks: Allocations, held: Rows, allocated: int) -> 
     category = _categories(t, blocks, held)
     found = Counter({name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())})
     before = max(allocated - found.total(), 0)
-    main = t.capture.info.optimizer if t.capture.info is not None else OptimizerRecord()
+    main = t.capture.known.optimizer
     every = (main, *main.others)
     parameters = min(sum(one.param_bytes or 0 for one in every), before)
     state = min(max(sum(one.state_bytes or 0 for one in every) - found[OPTIMIZER], 0), before - parameters)

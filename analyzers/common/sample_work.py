@@ -68,7 +68,10 @@ def sample_work(line: SampledLine) -> str:
         if shown.search(line.text):
             return work
     known = all(_OF_PYTHON.search(call) or re.search(_OF_ARRAYS, call) for call in _calls(line.text))
-    return "loop" if known and _is_loop(line) else ""
+    is_of_samples = line.function in _PER_SAMPLE
+    is_loop = line.function in _COMPREHENSIONS or (line.in_loop and not is_of_samples)
+    is_loop |= bool(re.search(_LOOP, line.text)) and not (is_of_samples and re.match(_HEAD, line.text))
+    return "loop" if known and is_loop else ""
 
 
 def holds_lock(line: SampledLine) -> bool:
@@ -108,12 +111,6 @@ def _calls(text: str) -> list[str]:
     return [name for name in re.findall(_CALL, text.partition("#")[0]) if name not in _KEYWORDS]
 
 
-def _is_loop(line: SampledLine) -> bool:
-    own = line.in_loop and line.function not in _PER_SAMPLE
-    per_sample = line.function in _PER_SAMPLE and bool(re.match(_HEAD, line.text))
-    return line.function in _COMPREHENSIONS or own or (bool(re.search(_LOOP, line.text)) and not per_sample)
-
-
 def work_facts(
     t: Tables,
     seen: Mapping[tuple[str, int, str], int],
@@ -142,7 +139,7 @@ def work_facts(
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
     # The file that makes the loader may make the samples' transforms too.
-    made = t.capture.info.loader.made if t.capture.info else None
+    made = t.capture.known.loader.made
     beside = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {
         "holds_lock": 2 * locked >= max(total, 1),  # with less of it a thread has something to gain

@@ -18,11 +18,9 @@ __all__ = ["WorkOnNothing", "unread_results", "untouched_rows", "work_on_nothing
 
 MIN_COLUMNS = 32  # of one-hot rows: a product with few columns costs no more than a lookup
 MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes as long as a dense one
-MIN_PADDED = 0.1
 MIN_UNTOUCHED = 0.75  # of a table's rows: with fewer the dense form is as fast
 MIN_UNREAD = 0.5  # of a result's elements: of less a slice before the operator saves little
 SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
-MIN_SUBNORMAL = 0.01  # of the elements
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
 _PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
@@ -140,7 +138,7 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     batches = {
         i: padded
         for i, value in enumerate(graph.values)
-        if MIN_PADDED <= (padded := _padded(graph, i)) < 1
+        if 0 < (padded := _padded(graph, i)) < 1
         if graph.comes_in(i) or (graph.born[i] == graph.last_step and graph.later[i] < 0)
     }
     rows, covered = list(rows), set[int]()
@@ -181,7 +179,7 @@ def _padded(graph: Graph, value: int) -> float:
         return {2: one.padded, 3: one.padded_rows}.get(len(one.shape), -1.0)
     if "int" not in one.dtype or len(one.shape) != 2:
         return -1.0
-    if one.padded or one.evenly_padded < MIN_PADDED:
+    if one.padded or one.evenly_padded <= 0:
         return one.padded
     alike = [each for each in graph.values if (each.shape, each.dtype, each.role) == (one.shape, one.dtype, one.role)]
     return one.evenly_padded * (len({max(each.padded, each.evenly_padded) for each in alike}) > 1)
@@ -220,7 +218,7 @@ def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             continue
         uses = (*one.reads, *one.writes)  # a single number slows no operator
         values = (u.value for u in uses if graph.values[u.value].device == "cpu" and graph.values[u.value].shape)
-        subnormal = next((v for v in values if graph.values[v].subnormal > MIN_SUBNORMAL), -1)
+        subnormal = next((v for v in values if graph.values[v].subnormal > 0), -1)
         if subnormal < 0:
             size = _size(one)
             speeds[is_product(one)].append((size, one.host_ns / size))
