@@ -105,12 +105,11 @@ def _plugins() -> Plugins:
     return Plugins(fit, (*found.faults, *unfit))
 
 
-def _advice(rule: Rule) -> Mapping[str, tuple[Advice, ...]]:
+def _advice(rule: Rule) -> dict[str, tuple[Advice, ...]]:
     """Return what a rule advises, by id: the entries of its file before those that several rules give."""
     entries: tuple[Advice, ...] = (*getattr(rule, "ADVICE", ()), *SHARED)
     named = (*rule.META.changes, *rule.META.also)
-    found = {name: tuple(entry for entry in entries if entry.id == name) for name in named}
-    return {name: listed for name, listed in found.items() if listed}
+    return {name: listed for name in named if (listed := tuple(entry for entry in entries if entry.id == name))}
 
 
 def _of_kind(*kinds: str) -> Iterable[Rule]:

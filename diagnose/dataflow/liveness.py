@@ -93,7 +93,11 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
         written = (graph.values[use.value] for i in group for use in graph.operators[i].writes)
         names = {value.name for value in written if value.role == "gradient"}
         if group[0] in reached:
-            place = _Place("zero factor", *_multiplied_by_zero(graph, group, zeros))
+            # The line where most of the needless term is computed, and the one that multiplies it by zero.
+            readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
+            each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
+            product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
+            place = _Place("zero factor", graph.work(group).line, product.place)
         elif 2 * graph.time(i for i in group if graph.operators[i].phase == "backward") <= graph.time(group):
             place = _result(graph, group, stacks)
         elif names and names.isdisjoint(changed):
@@ -269,15 +273,12 @@ def _products_with_zero(graph: Graph) -> set[int]:
         if base_name(one) == "mul" and one.phase in ("forward", "other"):
             key = one.step, one.name, one.stack
             num[key] += 1
-            same[num[key], one.name, one.stack][i] = _is_times_zero(graph, one)
+            # By the number zero, or by a single one that no operator has computed.
+            numbers = (use.value for use in one.reads if not use.shape and graph.values[use.value].zeros == 1)
+            given = [v for v in numbers if graph.producer(v) is None or graph.comes_in(v)]
+            is_zero = any(graph.values[v].role != "parameter" for v in given)
+            same[num[key], one.name, one.stack][i] = is_zero or bool(_TIMES_ZERO.search(one.attributes))
     return {i for each in same.values() if all(each.values()) for i in each}
-
-
-def _is_times_zero(graph: Graph, one: Operator) -> bool:
-    """Return whether an operator multiplies by the number zero, or by a single one that no operator has computed."""
-    numbers = (use.value for use in one.reads if not use.shape and graph.values[use.value].zeros == 1)
-    given = (v for v in numbers if graph.producer(v) is None or graph.comes_in(v))
-    return bool(_TIMES_ZERO.search(one.attributes)) or any(graph.values[v].role != "parameter" for v in given)
 
 
 def _passes_zeros(graph: Graph, one: Operator, zeros: set[int]) -> bool:
@@ -288,11 +289,3 @@ def _passes_zeros(graph: Graph, one: Operator, zeros: set[int]) -> bool:
     read = {v: by.forward == one.forward for v, by in made if by is not None and by.phase == "backward"}
     may_differ = base_name(one) not in _JOINS  # what its own function has made besides
     return not zeros.isdisjoint(read) and all(v in zeros or (is_own and may_differ) for v, is_own in read.items())
-
-
-def _multiplied_by_zero(graph: Graph, group: list[int], zeros: set[int]) -> tuple[Frame | None, Frame | None]:
-    """Return the line where most of a needless term is computed, and the one that multiplies it by zero."""
-    readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
-    each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
-    product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
-    return graph.work(group).line, product.place

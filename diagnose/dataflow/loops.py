@@ -145,13 +145,17 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
                 return None
             kind, line = "separable", graph.work(rows).lines[0]
             moves = "after" if any(site[0] == line for site in one.after) else "before"
+    below: list[tuple[Frame, ...]] = []  # what all of the site's operators are called through
+    if len(body) == 1:
+        stacks = {graph.operators[i].stack[::-1][len(body[0]) :] for each in calls for i in each}
+        below = list(takewhile(lambda lines: len(set(lines)) == 1, zip(*stacks, strict=False)))
     computing = [i for i in rows if graph.computes(i)]
     viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
         kind=kind,
         work=graph.work(rows),
         line=line,
-        called=_called(graph, len(body[0]), [i for each in calls for i in each]) if len(body) == 1 else (),
+        called=tuple(lines[0] for lines in below),
         num_calls=num,
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
@@ -190,13 +194,6 @@ def _longest_run(graph: Graph, sites: list[Site], operators: list[int]) -> list[
         if graph.operators[i].phase != "backward" and not graph.operators[i].is_view
     ]
     return max((list(run) for is_own, run in groupby(mine, is_inside) if is_own), key=len)
-
-
-def _called(graph: Graph, depth: int, operators: list[int]) -> tuple[Frame, ...]:
-    """Return the lines below a site of so many frames that all of its operators are called through."""
-    stacks = {graph.operators[i].stack for i in operators}
-    below = zip(*(stack[::-1][depth:] for stack in stacks), strict=False)  # as far as the shortest of them
-    return tuple(lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, below))
 
 
 def _reads_model(graph: Graph, operator: int) -> bool:

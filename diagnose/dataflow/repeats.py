@@ -139,7 +139,9 @@ def _only_added_up(graph: Graph, rows: list[int], of_pass: list[int], last: list
     while left:
         value, is_sum = left.pop()
         readers = [j for j in graph.readers[value] if j not in inside and not (is_sum and j > end)]
-        if any(not _adds_gradients(graph.operators[j]) for j in readers):
+        # Autograd adds a gradient to that of a leaf, or makes it from a copy.
+        own = (one for j in readers if (one := graph.operators[j]).phase == "backward" and one.forward < 0)
+        if sum(base_name(one) == "add" or is_copy(one) for one in own) < len(readers):
             return set()
         if not readers and (is_sum or graph.values[value].role == "gradient"):
             changed_by = graph.values[graph.later[value]].producer if graph.later[value] >= 0 else end + 1
@@ -148,11 +150,6 @@ def _only_added_up(graph: Graph, rows: list[int], of_pass: list[int], last: list
         added.update(readers)
         left += [(use.value, True) for j in readers for use in graph.operators[j].writes]
     return added
-
-
-def _adds_gradients(one: Operator) -> bool:
-    """Return whether autograd adds a gradient to that of a leaf, or makes it from a copy."""
-    return one.phase == "backward" and one.forward < 0 and (base_name(one) == "add" or is_copy(one))
 
 
 def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
