@@ -163,7 +163,10 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i)):
         if match := before.get((graph.operators[i].place, _equal_key(graph, numbers, i))):
             pairs = zip(graph.operators[i].reads, graph.operators[match[0]].reads, strict=True)
-            if all(_is_constant(graph, use.value, other.value, same) for use, other in pairs):
+            # The same in each step; contents were compared before.
+            others = [use.value for use, other in pairs if use.value != other.value]
+            others = [value for value in others if graph.values[value].producer not in same]
+            if all(graph.comes_in(value) and graph.values[value].kind != "constant" for value in others):
                 same[i] = match.pop(0) if len(match) > 1 else match[0]
     groups: dict[tuple[Frame, ...], list[list[int]]] = defaultdict(list)
     for group in components(graph, _without_changed(graph, same)):
@@ -233,13 +236,6 @@ def _left_between(graph: Graph, first: int, again: int) -> Frame | None:
         pairs = zip(reversed(stack), reversed(other), strict=False)
         stays = min(stays, next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(stack), len(other))))
     return next(iter(stack[max(len(stack) - stays - 1, 0) :]), None)
-
-
-def _is_constant(graph: Graph, value: int, other: int, same: dict[int, int]) -> bool:
-    """Return whether what an operator reads is the same in each step; contents were compared before."""
-    if value == other or graph.values[value].producer in same:
-        return True
-    return graph.comes_in(value) and graph.values[value].kind != "constant"
 
 
 def _can_be_kept(graph: Graph, i: int) -> bool:
