@@ -187,9 +187,7 @@ def find(t: Tables) -> list[Finding]:
         if isinstance(slow, Mapping):
             place = at_line(Where(slow["file"], slow["line"]))
             title = f"The sampler takes {took} for each batch in the main process, at {place}"
-    found = idle_finding(
-        t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
-    )
+    found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=loading_evidence(facts), facts=facts))
     made = t.capture.known.loader.made if facts["starts_with_epochs"] else None
     slow = facts.get("order_line" if facts["by_sampler"] else "slow_line")
     if isinstance(slow, Mapping):  # the line that most of loading goes into comes first, as the evidence names it

@@ -68,7 +68,7 @@ def find(t: Tables) -> list[Finding]:
     else:
         title = "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
         texts = ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
-    found = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: texts, facts=facts))
+    found = idle_finding(t, IdleRule(META.id, title, evidence=texts, facts=facts))
     return [replace(each, where=(*place_of_call(made), *each.where)) for each in found]
 
 

@@ -198,7 +198,7 @@ def _find_on_host(t: Tables) -> list[Finding]:
         facts["reductions_by_hand"] = sum(REDUCTION.search(t.name(row)) is not None for row in rows.tolist()) / (
             t.steps.num
         )
-    return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=[text], facts=facts))
 
 
 def _slow_rate(t: Tables) -> tuple[float, list[str]]:

@@ -91,7 +91,7 @@ def find(t: Tables) -> list[Finding]:
     facts = {"operator": computing, "on_host": min(on_host.total() / max(int(o.lost.sum()), 1), 1.0)}
     listed = ", ".join(f"{name} ({duration(ns / t.steps.num)} a step)" for name, ns in cost.most_common(3))
     title, text = f"{named} runs on the CPU while the GPU waits", f"Inside {listed}."
-    return idle_finding(t, IdleRule(META.id, title, "middle", evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, IdleRule(META.id, title, "middle", evidence=[text], facts=facts))
 
 
 def _claimed(t: Tables, o: IdleGaps) -> Iterator[tuple[int, int]]:

@@ -70,9 +70,9 @@ def find(t: Tables) -> list[Finding]:
 
     Their facts are what the calls wait for: that of most of the idle after them, and the shares of two reasons.
     """
-    o, facts = idle_gaps_of(t, META.id), dict[str, object]()
+    o, facts, texts = idle_gaps_of(t, META.id), dict[str, object](), list[str]()
     if len(o.gap):
-        cost = Counter[WaitsFor]()
+        texts, cost = _calls(t, o), Counter[WaitsFor]()
         calls = _last_calls(t, o)
         reasons = [read_by(map(t.name, _around(t, row))) for row in calls.tolist()]
         known: tuple[tuple[WaitsFor, Mask], ...] = (
@@ -88,7 +88,7 @@ def find(t: Tables) -> list[Finding]:
         facts = {name: cost[reason] / max(cost.total(), 1) for name, reason in SHARES.items()}
         facts["waits_for"] = max(cost, key=lambda reason: cost[reason])
     title = "The CPU synchronizes with the GPU, which then idles"
-    return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
+    return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=texts, facts=facts))
 
 
 def _by_end(t: Tables) -> Rows:

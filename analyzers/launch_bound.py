@@ -104,9 +104,7 @@ def find(t: Tables) -> list[Finding]:
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
         facts = {"has_device": False, **known}
-        rule = IdleRule(
-            META.id, title, "middle", evidence=lambda _t, _o: [*_calling(t), *_by_one_function(t, issuer)], facts=facts
-        )
+        rule = IdleRule(META.id, title, "middle", evidence=[*_calling(t), *_by_one_function(t, issuer)], facts=facts)
         return [
             replace(each, where=_with_issuer(t, issuer, _lines_to_edit(t, each.where)), unrecorded_share=_certain(t))
             for each in idle_finding(t, rule)
@@ -143,7 +141,7 @@ def find(t: Tables) -> list[Finding]:
     sizes = len(t.in_window(t.calls(DATA_SIZES, Kind.OP))) / t.steps.num
     facts = {"has_device": True, "graphable": graphable, "before_graphs": in_compiled, "data_sizes": sizes, **known}
     evidence = [launches, *texts, *_by_one_function(t, issuer)]
-    rule = IdleRule(META.id, title, evidence=lambda _t, _o: evidence, facts=facts)
+    rule = IdleRule(META.id, title, evidence=evidence, facts=facts)
     return [replace(each, where=_with_issuer(t, issuer, each.where)) for each in idle_finding(t, rule)]
 
 

@@ -64,7 +64,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     if free is None:
         again = total(intersect(union(*second_forwards(t).values(), EMPTY), span(*t.steps.window))) / t.steps.num
         text = f"Operators of a forward take {duration(again)} of each step inside the backward."
-        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text]))
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=[text]))
     found, events, launch = np.zeros(len(t.tasks.row), bool), t.trace.events, t.tasks.launch
     for thread, runs in second_forwards(t).items():
         mine = np.flatnonzero((launch >= 0) & (events.thread[launch] == thread))

@@ -142,7 +142,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     facts |= {"fast": fast, "fast_product": product_words(fast), "lower": lower_fast_length(length)}
     facts["added"] = fast - length
     if free is None:
-        rule = IdleRule(META.id, TITLE, "middle", "medium", lambda _t, _o: lines, facts)
+        rule = IdleRule(META.id, TITLE, "middle", "medium", lines, facts)
         return [replace(one, where=where or one.where) for one in idle_finding(t, rule)]
     tasks = np.concatenate([each.tasks for each in found])
     kept = sum(each.ns * each.calls.transform.kept for each in found) / max(sum(each.ns for each in found), 1)

@@ -80,7 +80,7 @@ def find(t: Tables) -> list[Finding]:
     if t.device_id < 0:
         again = duration(total(union(found.host)) / t.steps.num)
         texts = [text, f"Operators compute {again} a step of positions that the call before had."]
-        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: texts))
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=texts))
     tasks, spare = tasks_of(t, found)
     kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - spare)).sum())
     return kernel_finding(t, KernelRule(META.id, TITLE, MIN_REPEATED_SHARE, kept, [text]), tasks)

@@ -109,7 +109,7 @@ def find(t: Tables) -> list[Finding]:
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
-    idle = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
+    idle = idle_finding(t, IdleRule(META.id, title, evidence=[text], facts=facts))
     idle = [replace(finding, where=_or_where_made(t, finding.where)) for finding in idle]
     tasks = np.empty(0, np.intp)
     if facts["name"] in _OF_PASSES:  # queued behind other tasks, and no kernel that updates the whole state at once

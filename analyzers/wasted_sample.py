@@ -113,7 +113,7 @@ def find(t: Tables) -> list[Finding]:
         _TITLES[first.kind],
         probe="middle",
         confidence=first.confidence,
-        evidence=lambda _t, _o: texts,
+        evidence=texts,
         facts=known,
     )
     return [replace(each, where=where) for each in idle_finding(t, rule)]

@@ -118,7 +118,7 @@ class AvoidableRule(NamedTuple):
         facts = dict(first.facts)
         if isinstance(facts.get("rewrite"), Rewrite):
             facts["rewrite"] = joined([one.facts["rewrite"] for one in parts[:3]])._asdict()
-        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, lambda _t, _o: texts, facts)
+        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, texts, facts)
         found = idle_finding(t, rule)
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, parts, rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -146,7 +146,7 @@ class IdleRule:
     title: str
     probe: Literal["launch", "middle", "start"] = "launch"
     confidence: Confidence = "high"
-    evidence: Callable[[Tables, IdleGaps], Sequence[str]] | None = None
+    evidence: Sequence[str] = ()
     facts: Facts = field(default_factory=dict)
     cause: Cause | None = None  # of host work that is looked for under a busy device too, where no idle time shows it
 
@@ -162,7 +162,7 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     what = f"idle gap{some}" if t.device_id >= 0 else f"interval{some} of the {thread_of(t)}"
     evidence = [
         f"{len(o.gap)} {what} in {_extent(t, o, lost)} ({percent(lost / t.steps.step_ns)}).",
-        *(idle.evidence(t, o) if idle.evidence else ()),
+        *idle.evidence,
     ]
     return [
         Finding(
@@ -270,11 +270,11 @@ def _task(t: Tables, row: int) -> str:
     return t.name(int(t.tasks.row[row])) if row >= 0 else ""
 
 
-def calls_inside(t: Tables, o: IdleGaps) -> list[str]:
-    """Name the runtime calls that took the time, the longest first."""
+def calls_inside(t: Tables, rule: str) -> list[str]:
+    """Name the runtime calls that took the idle time of a rule, the longest first."""
     rows = t.host_rows(Kind.RUNTIME)
     events = t.trace.events
-    inside = covered(o.pieces, events.start[rows], events.end[rows])
+    inside = covered(pieces_of(t, rule), events.start[rows], events.end[rows])
     rows, inside = rows[inside > 0], inside[inside > 0]
     names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, inside.astype(np.float64), minlength=len(names))
