@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines, source_line
+from diagnose.analyzers.common.locate import enclosing_operators, locate_one, ranked_places, sampled_lines, source_line
 from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.events import Kind
@@ -229,11 +228,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
     largest = np.argsort(-cost_ns, kind="stable")[:200]  # of the largest gaps: they stand for the rest
-    found = locate(t, probe.thread[largest], probe.time[largest])
-    cost = Counter[Where]()
-    for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):
-        cost[replace(where, stack=())] += lost
-    ranked = [where for where, _ in cost.most_common()]
+    ranked = [where for where, _ in ranked_places(t, probe.thread[largest], probe.time[largest], cost_ns[largest])]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
     named = {(where.file, where.line) for where in lines}
     ranked = [w for w in ranked if (w.file or w.op or w.library) and (w.file, w.line) not in named]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import locate
+from diagnose.analyzers.common.locate import ranked_places
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
@@ -60,9 +59,8 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
     kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
     longest = np.argsort(-length, kind="stable")
     longest = longest[t.tasks.launch[tasks[longest]] >= 0][:200]
-    rows, events, cost = t.tasks.launch[tasks[longest]], t.trace.events, Counter[Where]()
-    for place, took in zip(locate(t, events.thread[rows], events.start[rows]), length[longest].tolist(), strict=True):
-        cost[replace(place, stack=())] += took
+    rows, events = t.tasks.launch[tasks[longest]], t.trace.events
+    places = ranked_places(t, events.thread[rows], events.start[rows], length[longest])
     return [
         Finding(
             rule=waste.rule,
@@ -77,7 +75,7 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
                 f"{percent(time / busy, 0)} of the busy time.",
                 *waste.evidence,
             ),
-            where=tuple(where for where, _ in cost.most_common(3)),
+            where=tuple(where for where, _ in places[:3]),
             confidence=waste.confidence,
             facts=waste.facts,
         )

@@ -37,6 +37,7 @@ __all__ = [
     "locate_one",
     "place_of_call",
     "places_of",
+    "ranked_places",
     "sampled_lines",
     "seen_during",
     "source_line",
@@ -106,6 +107,16 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
                     known[alike] = replace(known[alike], **place)
             found[i] = known[alike]
     return found
+
+
+def ranked_places(
+    t: Tables, thread: npt.NDArray[np.integer], time: Ints, cost: npt.NDArray[np.integer]
+) -> list[tuple[Where, int]]:
+    """Return where threads were at some times, the place first that costs most, with what it costs."""
+    found = Counter[Where]()
+    for where, each in zip(locate(t, thread, time), cost.tolist(), strict=True):
+        found[replace(where, stack=())] += each
+    return found.most_common()
 
 
 def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]]]:

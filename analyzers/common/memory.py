@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import locate
+from diagnose.analyzers.common.locate import ranked_places
 from diagnose.model.arrays import Ints, Rows
-from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
 from diagnose.tables import Tables
@@ -69,10 +67,8 @@ def memory_of(t: Tables) -> Memory | None:
     held, timeline = blocks.held_at(time), _timeline(blocks, inside, start)
     device, by_driver = device_of(t) if t.device_id >= 0 else None, device_memory(t)
     largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
-    rows, cost = blocks.row[largest], Counter[Where]()
-    places = locate(t, t.trace.events.thread[rows], t.trace.events.start[rows])
-    for where, size in zip(places, blocks.size[largest].tolist(), strict=True):
-        cost[replace(where, stack=())] += size
+    rows, events = blocks.row[largest], t.trace.events
+    places = ranked_places(t, events.thread[rows], events.start[rows], blocks.size[largest])
     name = f"GPU {t.device_id}" if t.device_id >= 0 else "host"
     return Memory(
         device=(device.name or f"GPU {device.id}") if device else name,
@@ -83,7 +79,7 @@ def memory_of(t: Tables) -> Memory | None:
         timeline=timeline,
         categories_over_time=_over_time(t, blocks, [(ns + start, size) for ns, size, _ in timeline]),
         by_category=_by_category(t, blocks, held, allocated),
-        by_place=tuple(cost.most_common(8)),
+        by_place=tuple(places[:8]),
         retries=t.capture.known.memory.retries,
         device_used=by_driver.used if by_driver else None,
         device_total=by_driver.total if by_driver else None,
