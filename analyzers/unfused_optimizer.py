@@ -110,7 +110,13 @@ def find(t: Tables) -> list[Finding]:
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
     idle = idle_finding(t, IdleRule(META.id, title, evidence=[text], facts=facts))
-    idle = [replace(finding, where=_or_where_made(t, finding.where)) for finding in idle]
+    made = t.capture.known.optimizer.made
+    if made is not None and t.named is t and idle and not any(place.file for place in idle[0].where):
+        # The line that makes the optimizer, where none shows a line that calls it. The attribution window, whose lines
+        # are merged with these, has them where the timing window has none.
+        op = idle[0].where[0].op if idle[0].where else None
+        lines = place_of_call(made) or (Where(made.file, made.begin[0]),)
+        idle = [replace(idle[0], where=(*(replace(each, op=op) for each in lines), *idle[0].where))]
     tasks = np.empty(0, np.intp)
     if facts["name"] in _OF_PASSES:  # queued behind other tasks, and no kernel that updates the whole state at once
         mine = (t.tasks.launch >= 0) & contains(t.updates, t.trace.events.start[t.tasks.launch])
@@ -130,18 +136,6 @@ def find(t: Tables) -> list[Finding]:
             tasks=tasks,
         )
     ]
-
-
-def _or_where_made(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Return the places, with the line that makes the optimizer where none shows a line that calls it.
-
-    The attribution window, whose lines are merged with these, has them where the timing window has none.
-    """
-    made = t.capture.known.optimizer.made
-    if made is None or t.named is not t or any(place.file for place in where):
-        return where
-    place = place_of_call(made) or (Where(made.file, made.begin[0]),)
-    return (*(replace(each, op=where[0].op if where else None) for each in place), *where)
 
 
 class _Calls(NamedTuple):

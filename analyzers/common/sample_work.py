@@ -127,7 +127,11 @@ def work_facts(
         slow: file and line of those that most of the loading is spent on, if any, the one that is named first.
         choosing: file and line of those that choose the samples.
     """
-    lines = {place: _line(t, place) for place in seen}
+    lines = {}
+    for file, line, function in seen:
+        around = [head for head, last in t.capture.loops.get(file, ()) if head < line <= last]
+        text, *heads = (t.capture.lines.get((file, each), "").strip() for each in (line, *around))
+        lines[file, line, function] = SampledLine(text, function, bool(around), tuple(heads))
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
     drawn = (place for place in seen if RANDOM_DRAW.search(lines[place].text) and place[:2] not in choosing)
     # Workers change nothing of what is drawn from a seed of each sample, or for the samples' order.
@@ -155,10 +159,3 @@ def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:
         return False
     inner = bool({place[2], draw[2]} & _COMPREHENSIONS) and place[1] - draw[1] <= MAX_LINES_APART
     return place[2] == draw[2] or inner
-
-
-def _line(t: Tables, place: tuple[str, int, str]) -> SampledLine:
-    file, line, function = place
-    around = [head for head, last in t.capture.loops.get(file, ()) if head < line <= last]
-    heads = tuple(t.capture.lines.get((file, head), "").strip() for head in around)
-    return SampledLine(t.capture.lines.get((file, line), "").strip(), function, bool(around), heads)

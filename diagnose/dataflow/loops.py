@@ -150,6 +150,9 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
         stacks = {graph.operators[i].stack[::-1][len(body[0]) :] for each in calls for i in each}
         below = list(takewhile(lambda lines: len(set(lines)) == 1, zip(*stacks, strict=False)))
     computing = [i for i in rows if graph.computes(i)]
+    # Outside of modules operators work on elements of a parameter or a gradient.
+    outside = (i for i in computing if not graph.operators[i].module and graph.operators[i].phase != "backward")
+    needed = ({graph.values[v].role for v in graph.needs[i]} for i in outside if not is_product(graph.operators[i]))
     viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
         kind=kind,
@@ -160,7 +163,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
         same_weights=len(_largest_layer(graph, members)) == num,
-        of_model=2 * sum(_reads_model(graph, i) for i in computing) >= num,
+        of_model=2 * sum(not roles.isdisjoint(("parameter", "gradient")) for roles in needed) >= num,
         overhead_share=(1 - 1 / num)
         * (len(computing) * graph.cheapest_ns() + viewing)
         / max(graph.step_ns[graph.last_step], 1),
@@ -194,14 +197,6 @@ def _longest_run(graph: Graph, sites: list[Site], operators: list[int]) -> list[
         if graph.operators[i].phase != "backward" and not graph.operators[i].is_view
     ]
     return max((list(run) for is_own, run in groupby(mine, is_inside) if is_own), key=len)
-
-
-def _reads_model(graph: Graph, operator: int) -> bool:
-    """Return whether an operator outside of modules works on elements of a parameter or a gradient."""
-    one = graph.operators[operator]
-    if one.module or one.phase == "backward" or is_product(one):
-        return False
-    return any(graph.values[value].role in ("parameter", "gradient") for value in graph.needs[operator])
 
 
 def _collected(graph: Graph, calls: list[int], rows: Sequence[int]) -> set[int]:

@@ -113,7 +113,7 @@ def _groups(edges: Sequence[Collection[int]]) -> Iterator[_Group]:
     taken = set[int]()
     for root in reversed(order):
         if root not in taken:
-            group = frozenset(reached([root], lambda one: set(back[one]) - taken))  # noqa: B023  # it is used at once
+            group = frozenset(reached([root], lambda one: set(back[one]) - taken))
             taken |= group
             yield group
 
