@@ -114,7 +114,7 @@ def _groups(edges: Sequence[Collection[int]]) -> Iterator[_Group]:
     for root in reversed(order):
         if root not in taken:
             group = frozenset(reached([root], lambda one: set(back[one]) - taken))
-            taken |= group
+            taken.update(group)
             yield group
 
 
