@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Set
+from itertools import compress
 
 import numpy as np
 
@@ -138,33 +139,31 @@ def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     recorded count too, where they show a call of the dataset or a function that mostly loads; which line of several
     beside each other it is, those of recorded steps show, which are taken more exactly.
     """
-    samples, run, whole = t.capture.samples, t.capture.run, 0.0
-    seen: Counter[tuple[str, int]] = Counter()
-    places: Counter[tuple[str, int, str]] = Counter()
-    still: Counter[tuple[str, int]] = Counter()
-    functions: dict[tuple[str, int], str] = {}
-    loads: Set[tuple[str, str]] = frozenset()
-    if samples is not None and t.trace.epoch_ns and len(during.start):
-        inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
-        computing = samples.place[inside & (samples.running != 0)]
-        places.update(samples.places[row] for row in computing.tolist())
-        at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
-        seen.update(at)
-        still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
-        functions = {(file, line): function for file, line, function in samples.places}
-        watched = contains(span(*t.steps.window), samples.time_ns - t.trace.epoch_ns)
-        loads, whole = _of_samples(samples, inside, watched)
-    recorded = Counter(seen)
-    if run is not None and seen and sum(seen.values()) < MIN_LINE_SAMPLES:
-        paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
-        inner = [p[0] for p in paths if (p[0][0], p[0][2]) in loads or any(name in _OF_A_DATASET for *_, name in p)]
-        seen.update(place[:2] for place in inner)
+    samples, run = t.capture.samples, t.capture.run
+    if samples is None or not t.trace.epoch_ns or not len(during.start):
+        return {}
+    time = samples.time_ns - t.trace.epoch_ns
+    inside = contains(during, time) & (samples.place >= 0)
+    every = [samples.places[row] for row in samples.place[inside].tolist()]
+    running = [runs != 0 for runs in samples.running[inside].tolist()]
+    places = Counter(compress(every, running))
+    recorded = Counter(place[:2] for place in every)
+    seen, computing = Counter(recorded), Counter(place[:2] for place in compress(every, running))
+    functions = {(file, line): function for file, line, function in samples.places}
+    loads, whole = _of_samples(samples, inside, contains(span(*t.steps.window), time))
+    paths = run.paths if run is not None else ()
+    of_dataset = [any(name in _OF_A_DATASET for *_, name in path) for path in paths]
+    if run is not None and 0 < seen.total() < MIN_LINE_SAMPLES:
+        rows = (row for row in run.path.tolist() if row >= 0)
+        inner = [paths[row][0] for row in rows if of_dataset[row] or paths[row][0][::2] in loads]
+        for counted in (seen, computing):
+            counted.update(place[:2] for place in inner)
         places.update(inner)
-    num = sum(seen.values())
+    num = seen.total()
     if num < MIN_LINE_SAMPLES:
         return {}
     called = {place[::2] for place in places if place[2] in _OF_A_DATASET} | loads
-    called |= {p[0][::2] for p in (run.paths if run is not None else ()) if any(n in _OF_A_DATASET for *_, n in p)}
+    called |= {path[0][::2] for path in compress(paths, of_dataset)}
     if order.loading is not None:
         called &= order.loading
     others = [at for at in recorded if (at[0], functions[at]) in called and at not in order.places]
@@ -175,7 +174,7 @@ def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
     near = [at for at in _lines_around(most, seen, functions) if at not in order.places]
     share = sum(seen[at] for at in near) / num
-    waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
+    waiting = 1 - sum(computing[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
         return work_facts(t, places, num, (), order.places)
     lines = [line for _, line in near]
