@@ -64,7 +64,7 @@ def memory_of(t: Tables) -> Memory | None:
         return None
     peak = int(inside[blocks.allocated[inside].argmax()])
     time, allocated = int(blocks.time[peak]), int(blocks.allocated[peak])
-    held, timeline = blocks.held_at(time), _timeline(blocks, inside, start)
+    held, timeline, category = blocks.held_at(time), _timeline(blocks, inside, start), _categories(t, blocks)
     device, by_driver = device_of(t) if t.device_id >= 0 else None, device_memory(t)
     largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
     rows, events = blocks.row[largest], t.trace.events
@@ -77,8 +77,8 @@ def memory_of(t: Tables) -> Memory | None:
         capacity=(device.memory_bytes or None) if device else None,
         peak_at_ns=time - start,
         timeline=timeline,
-        categories_over_time=_over_time(t, blocks, [(ns + start, size) for ns, size, _ in timeline]),
-        by_category=_by_category(t, blocks, held, allocated),
+        categories_over_time=_over_time(blocks, category, timeline, start),
+        by_category=_by_category(t, blocks.size[held], category[held], allocated),
         by_place=tuple(places[:8]),
         retries=t.capture.known.memory.retries,
         device_used=by_driver.used if by_driver else None,
@@ -121,11 +121,12 @@ def _timeline(blocks: Allocations, inside: Rows, start: int) -> tuple[tuple[int,
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _over_time(t: Tables, blocks: Allocations, points: list[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
-    """Return what each category holds at each (time, allocated), the largest first; they sum to what is allocated."""
-    times = np.array([time for time, _ in points], np.int64)
-    category = _categories(t, blocks, np.arange(len(blocks.taken)))
-    held: dict[str, Ints] = {}
+def _over_time(
+    blocks: Allocations, category: npt.NDArray[np.str_], timeline: tuple[tuple[int, int, int], ...], start: int
+) -> dict[str, tuple[int, ...]]:
+    """Return what each category holds at each point, the largest first; they sum to what is allocated."""
+    since, allocated, _ = np.array(timeline, np.int64).T
+    times, held = since + start, dict[str, Ints]()
     for name in dict.fromkeys(category.tolist()):
         mine = np.flatnonzero(category == name)
         taken, freed = np.argsort(blocks.taken[mine]), np.argsort(blocks.freed[mine])
@@ -136,19 +137,18 @@ def _over_time(t: Tables, blocks: Allocations, points: list[tuple[int, int]]) ->
             - gone[np.searchsorted(blocks.freed[mine][freed], times, side="right")]
         )
     known = sum(held.values(), np.zeros(len(times), np.int64))
-    held[BEFORE] = np.maximum(np.array([size for _, size in points], np.int64) - known, 0)
+    held[BEFORE] = np.maximum(allocated - known, 0)
     ranked = sorted(held, key=lambda name: -int(held[name].max(initial=0)))
     return {name: tuple(held[name].tolist()) for name in ranked if held[name].max(initial=0) > 0}
 
 
-def _by_category(t: Tables, blocks: Allocations, held: Rows, allocated: int) -> dict[str, int]:
+def _by_category(t: Tables, size: Ints, category: npt.NDArray[np.str_], allocated: int) -> dict[str, int]:
     """Return what each category holds of what is allocated, the largest first.
 
     What was there before the recording is divided if a capture holds how large the parameters and the optimizer's state
     are, of which the recording may have seen a part being taken.
     """
-    category = _categories(t, blocks, held)
-    found = Counter({name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())})
+    found = Counter({name: int(size[category == name].sum()) for name in dict.fromkeys(category.tolist())})
     before = max(allocated - found.total(), 0)
     main = t.capture.known.optimizer
     every = (main, *main.others)
@@ -156,28 +156,26 @@ def _by_category(t: Tables, blocks: Allocations, held: Rows, allocated: int) -> 
     state = min(max(sum(one.state_bytes or 0 for one in every) - found[OPTIMIZER], 0), before - parameters)
     if parameters:
         found.update({PARAMETERS: parameters, OPTIMIZER: state, OTHERS: before - parameters - state})
-        return {name: size for name, size in found.most_common() if size or name in category}
+        return {name: held for name, held in found.most_common() if held or name in category}
     found[BEFORE] += before
     return dict(found.most_common())
 
 
-def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.str_]:
-    """Return what each of the given blocks is for."""
-    taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
-    never = blocks.freed[held] > t.steps.window[1]
-    same = np.zeros(len(held), bool)  # the call of the optimizer that took them gave them back itself
+def _categories(t: Tables, blocks: Allocations) -> npt.NDArray[np.str_]:
+    """Return what each block is for."""
+    taken, freed = _phase(t, blocks.taken), _phase(t, blocks.freed)
+    same = np.zeros(len(taken), bool)  # the call of the optimizer that took them gave them back itself
     if len(t.updates.start):
-        call = np.maximum(np.searchsorted(t.updates.start, blocks.taken[held], side="right") - 1, 0)
-        same = blocks.freed[held] <= t.updates.end[call]
-    time, rows, events = blocks.taken[held], blocks.row[held], t.trace.events
-    is_input = np.zeros(len(time), bool)  # taken inside a call that copies from the host to the device
+        call = np.maximum(np.searchsorted(t.updates.start, blocks.taken, side="right") - 1, 0)
+        same = blocks.freed <= t.updates.end[call]
+    events, is_input = t.trace.events, np.zeros(len(taken), bool)  # taken inside a call that copies to the device
     copies = [n for n, name in enumerate(t.trace.names) if re.search(_TO_DEVICE, name[:40])]
     launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
     called = np.sort(events.start[launch], kind="stable")
     for thread, layers in t.work_layers.items() if len(called) else ():
-        mine = np.flatnonzero(events.thread[rows] == thread)
+        mine = np.flatnonzero(events.thread[blocks.row] == thread)
         for depth in range(len(layers.rows)):
-            open_rows = layers.open_in(depth, time[mine])
+            open_rows = layers.open_in(depth, blocks.taken[mine])
             is_op = (open_rows >= 0) & (events.kind[np.maximum(open_rows, 0)] == Kind.OP)
             begin, end = events.start[np.maximum(open_rows, 0)], events.end[np.maximum(open_rows, 0)]
             inside = np.searchsorted(called, end) > np.searchsorted(called, begin)
@@ -187,7 +185,7 @@ def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.st
             taken == _OPTIMIZER_PHASE,
             taken == _BACKWARD_PHASE,
             is_input,
-            never,
+            blocks.freed > t.steps.window[1],
             freed == _FORWARD_PHASE,
         ],
         [
