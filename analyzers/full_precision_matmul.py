@@ -48,7 +48,12 @@ _ARCH = re.compile(
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of float32 products that tensor cores could do."""
-    tasks, generation = np.flatnonzero(t.tasks_matching(_FULL) & ~t.tasks_matching(_NOT)), _generation(t)
+    tasks = np.flatnonzero(t.tasks_matching(_FULL) & ~t.tasks_matching(_NOT))
+    # The major compute capability is that of the file, or the kernels' names show it; 0 where it is unknown.
+    names = (t.trace.names[n] for n in distinct(t.trace.events.name[t.tasks.row]).tolist())
+    named = {match.lastgroup for match in map(_ARCH.search, names) if match}
+    known = [each.compute_capability[0] for each in t.trace.devices if each.id == t.device_id]
+    generation = max(known, default=0) or (8 if "later" in named else 7 if "volta" in named else 0)
     if generation < 7:  # Volta, the first with tensor cores
         return []
     rule = KernelRule(
@@ -60,13 +65,3 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         facts={"has_tf32": generation >= 8},
     )
     return kernel_finding(t, rule, tasks)
-
-
-def _generation(t: Tables) -> int:
-    """Return the major compute capability, from the file or from the kernels' names; 0 where unknown."""
-    for device in t.trace.devices:
-        if device.id == t.device_id and device.compute_capability[0]:
-            return device.compute_capability[0]
-    names = (t.trace.names[n] for n in distinct(t.trace.events.name[t.tasks.row]).tolist())
-    found = {match.lastgroup for match in map(_ARCH.search, names) if match}
-    return 8 if "later" in found else 7 if "volta" in found else 0

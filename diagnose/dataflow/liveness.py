@@ -16,6 +16,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import (
@@ -160,19 +161,16 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
     before = reached((use.value for i in passed.values() for use in graph.operators[i].reads), graph.made_of)
     asks = (one.place for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before)
     live_stacks = (graph.operators[i].stack for i in needed_rows)
+    # The outermost module around this one that has none of the frozen parameters.
+    module = next(modules, "")
+    paths = accumulate(module.split("."), "{}.{}".format)
+    apart = (path for path in paths if not any(f"{name}.".startswith(f"{path}.") for name in names))
     return record._replace(
         frozen=names,
-        below=_largest_apart(next(modules, ""), names),
+        below=next(apart, module),
         asked_line=next(asks, None),
         is_apart=record.value_line is not None and not any(record.value_line in stack for stack in live_stacks),
     )
-
-
-def _largest_apart(module: str, names: tuple[str, ...]) -> str:
-    """Return the outermost module around one that has none of these parameters."""
-    parts = module.split(".")
-    paths = (".".join(parts[: n + 1]) for n in range(len(parts)))
-    return next((path for path in paths if not any(f"{name}.".startswith(f"{path}.") for name in names)), module)
 
 
 def _partly_dead(
