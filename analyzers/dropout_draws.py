@@ -51,7 +51,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim what another way of drawing spares."""
-    return worth_claiming(t, left, spared(t), 0.05)
+    return worth_claiming(t, left, spared(t))
 
 
 def find(t: Tables) -> list[Finding]:

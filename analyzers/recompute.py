@@ -43,7 +43,6 @@ META = RuleMeta(
     changes=("checkpoint-less",),
 )
 TITLE = "The backward runs the forward a second time"
-MIN_RECOMPUTED_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
@@ -56,7 +55,7 @@ _FORWARD = re.compile(
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the second forwards."""
-    return worth_claiming(t, left, union(*second_forwards(t).values(), EMPTY), MIN_RECOMPUTED_SHARE)
+    return worth_claiming(t, left, union(*second_forwards(t).values(), EMPTY))
 
 
 def find(t: Tables, free: Mask | None = None) -> list[Finding]:
@@ -70,7 +69,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
         mine = np.flatnonzero((launch >= 0) & (events.thread[launch] == thread))
         found[mine] |= contains(runs, events.start[launch[mine]])
     tasks = np.flatnonzero(free & found)
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_RECOMPUTED_SHARE, evidence=top_kernels(t, tasks)), tasks)
+    return kernel_finding(t, KernelRule(META.id, TITLE, evidence=top_kernels(t, tasks)), tasks)
 
 
 def second_forwards(t: Tables) -> dict[int, Intervals]:

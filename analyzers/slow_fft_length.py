@@ -150,7 +150,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     others[tasks] = False
     tasks = np.concatenate([tasks, np.flatnonzero(others)])
     kept_ns = kept * float(time[tasks].sum())
-    kernels = KernelRule(META.id, TITLE, 0.05, kept_ns, lines, "medium", facts)
+    kernels = KernelRule(META.id, TITLE, kept_ns=kept_ns, evidence=lines, confidence="medium", facts=facts)
     return [replace(one, where=where or one.where) for one in kernel_finding(t, kernels, tasks)]
 
 

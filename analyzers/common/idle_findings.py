@@ -80,7 +80,7 @@ def pieces_of(t: Tables, rule: str) -> Intervals:
     return Intervals(t.causes.start[rows], t.causes.end[rows])
 
 
-def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float) -> Intervals:
+def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float = 0.05) -> Intervals:
     """Return what of ``found`` is left to claim, nothing where all of it is a smaller share of the steps."""
     start, end = t.steps.window
     return intersect(left, found) if total(found) >= min_share * (end - start) else EMPTY
