@@ -138,7 +138,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
         return []
     found.sort(key=lambda each: -each.ns)
     lines, where, length = _lines(t, found), _places(t, found), found[0].calls.length
-    fast, facts = fast_length(length), {"kind": purpose_of(t, length), "length": length}
+    fast, facts = fast_length(length), dict[str, object](kind=purpose_of(t, length), length=length)
     facts |= {"fast": fast, "fast_product": product_words(fast), "lower": lower_fast_length(length)}
     facts["added"] = fast - length
     if free is None:

@@ -62,8 +62,8 @@ def batch_order(t: Tables) -> BatchOrder:
     if places and seen.total() >= MIN_LINE_SAMPLES:
         share = sum(num for place, num in seen.items() if place[:2] in places) / seen.total()
     else:  # or it is a library's
-        chosen, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
-        share = chosen / max(loaded, 1) if chooses else 0.0
+        choosing, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
+        share = choosing / max(loaded, 1) if chooses else 0.0
     return BatchOrder(frozenset(places), frozenset(within), share)
 
 

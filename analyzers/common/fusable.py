@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import among, contains, grouped
@@ -85,7 +86,7 @@ def pointwise_tasks(t: Tables) -> Mask:
     return _sizes(t) > 0
 
 
-def _runs(t: Tables, group: Ints, name: Ints) -> Iterator[tuple[Rows, int, int]]:
+def _runs(t: Tables, group: Ints, name: npt.NDArray[np.integer]) -> Iterator[tuple[Rows, int, int]]:
     """Yield the neighbours on a stream in one group, 0 for none, with several names; their time and the longest, ns."""
     length = t.tasks.end - t.tasks.start
     for tasks in t.streams.values():
@@ -121,7 +122,7 @@ def _sizes(t: Tables) -> Ints:
     return size
 
 
-def _alike(t: Tables, mine: Mask, *columns: Ints) -> Ints:
+def _alike(t: Tables, mine: Mask, *columns: npt.NDArray[np.integer]) -> Ints:
     """Return a number for each task that neighbours on a stream share which are alike, 0 for others.
 
     They take about the same time, and have the same values in the columns.

@@ -103,8 +103,9 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
                 known[alike] = _traced_place(t, work, frames)
                 if line is not None:
                     code = source_line(t, line.file, line.line)
-                    place = {"file": line.file, "line": line.line, "function": line.function, "code": code}
-                    known[alike] = replace(known[alike], **place)
+                    known[alike] = replace(
+                        known[alike], file=line.file, line=line.line, function=line.function, code=code
+                    )
             found[i] = known[alike]
     return found
 
@@ -263,13 +264,15 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     comes first. Of a few dozen samples each of two lines of a loop may have fewer than a single one elsewhere. Lines of
     loading that were seen late, where nothing is loaded, are left out.
     """
-    samples, seen, found = t.capture.samples, seen_during(t, during), []
+    samples, seen, found = t.capture.samples, seen_during(t, during), list[tuple[Where, float]]()
+    if samples is None:
+        return found
     often, work = seen.most_common(50), t.work_layers.get(t.main)
     near = {
         (file, line): sum(num for at, num in often if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART)
         for (file, line, _), _ in often
     }
-    for place, count in sorted(often, key=lambda item: (-near[item[0][:2]], -item[1]))[:most] if samples else ():
+    for place, count in sorted(often, key=lambda item: (-near[item[0][:2]], -item[1]))[:most]:
         at_place = (samples.place == samples.places.index(place)) & ~t.late_samples
         time = samples.time_ns[at_place] - t.trace.epoch_ns
         opened = work.at_each(time[contains(during, time)]) if work else []

@@ -71,10 +71,8 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
                     forms |= dict.fromkeys(lines, form)
                 where = tuple((line.file, line.function) for line in lines[:1])
                 found.setdefault((form, where), []).append(cluster)
-                made = {use.value for i in cluster for use in graph.operators[i].writes}
-                readers = {
-                    v: {i for i in graph.readers[v] if graph.operators[i].phase == phase} for v in made & joining
-                }
+                inner = joining.intersection(use.value for i in cluster for use in graph.operators[i].writes)
+                readers = {v: {i for i in graph.readers[v] if graph.operators[i].phase == phase} for v in inner}
                 within |= {value for value, each in readers.items() if each.issubset(cluster)}
     records = (_record(graph, form, clusters, within) for (form, _), clusters in found.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))

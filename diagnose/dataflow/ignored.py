@@ -56,8 +56,8 @@ def ignored_rows(graph: Graph, operators: Iterable[int]) -> Iterator[IgnoredRows
     tail = _tail(graph, forward, repeated)
     while True:
         # What others depend on, without these.
-        found = reached(tail, lambda i: [j for j in graph.makers(i) if graph.operators[j].step == graph.last_step])
-        before = {_key(graph.operators[i]) for i in found.difference(tail) if graph.operators[i].writes}
+        every = reached(tail, lambda i: [j for j in graph.makers(i) if graph.operators[j].step == graph.last_step])
+        before = {_key(graph.operators[i]) for i in every.difference(tail) if graph.operators[i].writes}
         again = before & {_key(graph.operators[i]) for i in tail}
         if not again:
             break
