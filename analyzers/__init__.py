@@ -16,7 +16,6 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter
-from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from diagnose.analyzers.common.advice import SHARED, Advice
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ADVICE",
     "FALLBACK_RULE",
-    "FORMER",
     "HOST_LEGENDS",
     "HOST_RULES",
     "IDLE_RULES",
@@ -93,48 +91,40 @@ class RankAnalyzer(Rule, Protocol):
 
 def _plugins() -> Plugins:
     """Import the rules of other packages; none of them may take what no other rule explains."""
-    names = frozenset(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    names = frozenset(name.replace("_", "-") for name in _FILES)
     found = load_plugins("diagnose.analyzers", "META", RuleMeta, names)
-    fit = {name: module for name, module in found.modules.items() if _offers_what_its_kind_needs(module)}
+    functions = {"trust": ("find", "claim"), "idle": ("find", "claim"), "rank": ("find_in_all",)}
+    fit = {
+        name: module
+        for name, module in found.modules.items()
+        if not module.META.fallback
+        and all(callable(getattr(module, each, None)) for each in functions.get(module.META.kind, ("find",)))
+    }
     lacking = "is left out: it lacks a function of its kind, or takes what no other rule explains."
     unfit = [f"The plug-in {name} {lacking}" for name in found.modules if name not in fit]
     return Plugins(fit, (*found.faults, *unfit))
 
 
-def _offers_what_its_kind_needs(rule: ModuleType) -> bool:
-    functions = {"trust": ("find", "claim"), "idle": ("find", "claim"), "rank": ("find_in_all",)}
-    wanted = functions.get(rule.META.kind, ("find",))
-    return not rule.META.fallback and all(callable(getattr(rule, name, None)) for name in wanted)
-
-
-def _rules() -> tuple[Rule, ...]:
-    """Import the files of this folder that are rules, in the order in which they are applied."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    rules = [cast("Rule", import_module(f"{__name__}.{name}")) for name in names]
-    rules += [cast("Rule", module) for module in PLUGINS.modules.values()]
-    return tuple(sorted(rules, key=attrgetter("META.order")))
-
-
-def _advice(rule: Rule) -> Mapping[str, tuple[Advice, ...]]:
+def _advice(rule: Rule) -> dict[str, tuple[Advice, ...]]:
     """Return what a rule advises, by id: the entries of its file before those that several rules give."""
     entries: tuple[Advice, ...] = (*getattr(rule, "ADVICE", ()), *SHARED)
     named = (*rule.META.changes, *rule.META.also)
-    found = {name: tuple(entry for entry in entries if entry.id == name) for name in named}
-    return {name: listed for name, listed in found.items() if listed}
+    return {name: listed for name in named if (listed := tuple(entry for entry in entries if entry.id == name))}
 
 
 def _of_kind(*kinds: str) -> Iterable[Rule]:
     return (rule for rule in RULES if rule.META.kind in kinds)
 
 
+_FILES = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
 PLUGINS = _plugins()
 """The rules of other packages, which are among the RULES, and why some are left out."""
-RULES: tuple[Rule, ...] = _rules()
+_MODULES = [*(import_module(f"{__name__}.{name}") for name in _FILES), *PLUGINS.modules.values()]
+RULES: tuple[Rule, ...] = tuple(sorted((cast("Rule", each) for each in _MODULES), key=attrgetter("META.order")))
+"""The files of this folder that are rules, and those of other packages, in the order in which they are applied."""
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
 ADVICE: Mapping[str, Mapping[str, tuple[Advice, ...]]] = {rule.META.id: _advice(rule) for rule in RULES}
 """What each rule advises that nothing can apply, by id: the first entry that fits is given."""
-FORMER: Mapping[str, str] = {old: rule.META.id for rule in RULES for _, old in rule.META.former if old not in META}
-"""The rules that name what rules that are gone named, by the ids of those."""
 TRAITS = traits_of(META.values())
 """What the comparison of ranks has to know of the rules."""
 FALLBACK_RULE = cast("Analyzer", next(rule for rule in RULES if rule.META.fallback))

@@ -37,7 +37,6 @@ META = RuleMeta(
     legend=Legend("operators computed the same again", "#8a52c4"),
     changes=("reuse-result", "one-backward"),
     needs=("data flow",),
-    former=(("repeated", "repeated-call"),),
 )
 _REUSE = Advice(
     id="reuse-result",

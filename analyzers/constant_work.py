@@ -16,15 +16,12 @@ How sure
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
-
-if TYPE_CHECKING:
-    from diagnose.dataflow.repeats import ConstantWork
 
 META = RuleMeta(
     id="constant-work",
@@ -38,19 +35,16 @@ META = RuleMeta(
 _NAMES = {"triangular": "mask", "one-hot": "one-hot rows"}
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.constant_work]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield what is the same in each step."""
+    for one in flow.found.constant_work:
+        shape, what = " × ".join(map(str, one.shape)) or "one number", _NAMES.get(one.kind, "tensor")
+        text = f"The {what} ({shape}) of {at(one.value_line)} has the same content in both steps"
+        text += f"; {at(one.use_line)} uses it." if one.use_line is not None else "."
+        title = "Operators compute values that are the same in each step"
+        sure: Confidence = "high" if one.is_certain else "medium"
+        yield Avoidable(title, text, one.work, (*one.work.lines, one.value_line), {"kind": "constant"}, confidence=sure)
 
 
-def _part(one: ConstantWork) -> Avoidable:
-    shape = " × ".join(map(str, one.shape)) or "one number"
-    text = f"The {_NAMES.get(one.kind, 'tensor')} ({shape}) of {at(one.value_line)} has the same content in both steps"
-    text += f"; {at(one.use_line)} uses it." if one.use_line is not None else "."
-    confidence: Confidence = "high" if one.is_certain else "medium"
-    title = "Operators compute values that are the same in each step"
-    lines = (*one.work.lines, one.value_line)
-    return Avoidable(title, text, one.work, lines, {"kind": "constant"}, confidence=confidence)
-
-
-_RULE = AvoidableRule(META, _detect)
+_RULE = AvoidableRule(META, detect)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -24,8 +24,8 @@ from dataclasses import replace
 from diagnose.analyzers.common.advice import Advice, identical, other_training
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
-from diagnose.analyzers.common.locate import place_of_call, source_line
-from diagnose.model.diagnosis import Facts, Finding, Where
+from diagnose.analyzers.common.locate import line_at, place_of_call
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
 from diagnose.model.locations import at_line
@@ -150,10 +150,6 @@ def _is_stream(finding: Finding) -> bool:
     return finding.facts.get("sampler") == "_InfiniteConstantSampler" or finding.facts.get("iterable") is True
 
 
-MIN_GAP_SHARE = 0.5
-MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
-
-
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle inside the loader, in gaps that it explains; taking a batch that workers have ready is no waiting."""
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
@@ -164,8 +160,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     loading = intersect(t.covering(rows), t.gaps.host_part())
     gaps = t.gaps
     inside = covered(loading, gaps.start, gaps.end)
-    whole = inside >= MIN_GAP_SHARE * (gaps.end - gaps.start)
-    explained = intersect(loading, gaps.host_part(whole | (inside >= MIN_NS)))
+    mostly = 2 * inside >= gaps.end - gaps.start
+    explained = intersect(
+        loading, gaps.host_part(mostly | (inside >= 1_000_000))
+    )  # a millisecond is a stall in any gap
     return intersect(left, longer_than(explained, 1))
 
 
@@ -189,20 +187,14 @@ def find(t: Tables) -> list[Finding]:
         if isinstance(slow, Mapping):
             place = at_line(Where(slow["file"], slow["line"]))
             title = f"The sampler takes {took} for each batch in the main process, at {place}"
-    found = idle_finding(
-        t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
-    )
-    made = t.capture.info.loader.made if t.capture.info is not None and facts["starts_with_epochs"] else None
-    return [replace(each, where=(*place_of_call(made), *_led_by_slow_line(t, facts, each.where))) for each in found]
-
-
-def _led_by_slow_line(t: Tables, facts: Facts, where: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Return the places with the line first that most of loading goes into, as the evidence names it."""
+    found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=loading_evidence(facts), facts=facts))
+    made = t.capture.known.loader.made if facts["starts_with_epochs"] else None
     slow = facts.get("order_line" if facts["by_sampler"] else "slow_line")
-    if not isinstance(slow, Mapping):
-        return where
-    file, line = slow["file"], slow["line"]
-    function = str(slow.get("function", facts.get("line_function")))
-    same = tuple(w for w in where if (w.file, w.line) == (file, line))
-    known = same or (Where(file, line, function, code=source_line(t, file, line)),)
-    return (*known, *(w for w in where if w not in same))
+    if isinstance(slow, Mapping):  # the line that most of loading goes into comes first, as the evidence names it
+        file, line = slow["file"], slow["line"]
+        first = (line_at(t, file, line, str(slow.get("function", facts.get("line_function")))),)
+        for i, each in enumerate(found):
+            same = tuple(w for w in each.where if (w.file, w.line) == (file, line))
+            others = (w for w in each.where if w not in same)
+            found[i] = replace(each, where=(*(same or first), *others))
+    return [replace(each, where=(*place_of_call(made), *each.where)) for each in found]

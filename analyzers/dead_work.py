@@ -38,7 +38,6 @@ META = RuleMeta(
     legend=Legend("operators computed what nothing uses", "#c0703a"),
     changes=("skip-zero-term", "detach-inputs", "compute-less-often"),
     needs=("data flow",),
-    former=(("gradient", "discarded-gradients"), ("result", "work-without-gradients")),
 )
 MAX_NAMED = 3
 _DETACH = Advice(

@@ -55,8 +55,8 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time under the setting: under that which costs more, if both are on."""
-    info, rows = t.capture.info, t.anomaly_checks
-    made = info.flags.anomaly if info is not None and len(rows) else None
+    rows = t.anomaly_checks
+    made = t.capture.known.flags.anomaly if len(rows) else None
     facts = {"blocks_launches": _blocks_launches(t), "made": as_facts(made) if made is not None else None}
     if len(rows):
         title = "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN"
@@ -68,9 +68,9 @@ def find(t: Tables) -> list[Finding]:
     else:
         title = "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
         texts = ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
-    found = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: texts, facts=facts))
+    found = idle_finding(t, IdleRule(META.id, title, evidence=texts, facts=facts))
     return [replace(each, where=(*place_of_call(made), *each.where)) for each in found]
 
 
 def _blocks_launches(t: Tables) -> bool:
-    return t.capture.info is not None and bool(t.capture.info.flags.cuda_launch_blocking)
+    return t.capture.known.flags.cuda_launch_blocking is True

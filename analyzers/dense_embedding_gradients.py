@@ -35,7 +35,6 @@ META = RuleMeta(
     order=52,
     changes=("sparse-embeddings",),
 )
-MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
 TITLE = "Gradients of embedding tables are dense, and all rows are updated"
 _FILLS = AnyCase(r"fillfunctor|memset")
 _BACKWARD = re.compile(
@@ -48,7 +47,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     fills = np.flatnonzero(free & t.tasks_matching(_FILLS))
     fills = fills[t.launched_in(t.covering(t.calls(_BACKWARD, Kind.OP)))[fills]]
     length = t.tasks.end - t.tasks.start
-    if not len(fills) or length[fills].sum() < MIN_FILLED * max(float(length.sum()), 1.0):
+    if not len(fills) or length[fills].sum() < 0.02 * length.sum():  # the table of a language model's tokens: 0.002
         return []
     updates = np.flatnonzero(free & tasks_of(t, "optimizer"))
     tasks = np.sort(np.concatenate([fills, updates]), kind="stable")

@@ -61,4 +61,4 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time that another process may have taken."""
     text = f"{len(other_processes(t))} other process(es) were seen on the device while the steps ran."
     title = "Another process shares the device"
-    return idle_finding(t, IdleRule(META.id, title, confidence="medium", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, IdleRule(META.id, title, confidence="medium", evidence=[text]))

@@ -51,7 +51,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim what another way of drawing spares."""
-    return worth_claiming(t, left, spared(t), 0.05)
+    return worth_claiming(t, left, spared(t))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -60,7 +60,7 @@ def find(t: Tables) -> list[Finding]:
     took = duration(float(np.sum(events.end[rows] - events.start[rows])) / t.steps.num)
     text = f"A step draws {plural(len(rows) / t.steps.num, 'mask')} of dropout, in {took}."
     title = "Dropout draws its masks number by number"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=[text]))
 
 
 def dropout_draws(t: Tables) -> Rows:

@@ -43,7 +43,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             f"{one.num_rows:,}."
         )
         title, lines = "Operators compute rows of which many are equal", (one.value_line, line)
-        yield Avoidable(title, text, one.work, lines, {"num_rows": one.num_rows}, one.avoidable)
+        yield Avoidable(title, text, one.work, lines, {}, one.avoidable)
 
 
 _RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)

@@ -26,8 +26,8 @@ import numpy as np
 from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate
-from diagnose.model.arrays import Mask, Rows
-from diagnose.model.diagnosis import Facts, Finding, Where
+from diagnose.model.arrays import Mask
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, total, union
 from diagnose.model.records import as_facts
@@ -101,8 +101,6 @@ _REDUCES = re.compile(r"(?i)all_?reduce|reduce_?scatter|broadcast")
 _SHARDED = re.compile(r"FSDP|FullyShardedDataParallel")
 _CALL = r"c10d|^record_param_comms|^nccl:|^rccl:"  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
-# PCIe 3.0 with 16 lanes carries 10 GB/s between two GPUs, xGMI and NVLink 25 to 450; between hosts 25 Gbit/s carry 3.
-SLOW_GBPS = 5.0
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -135,7 +133,10 @@ def find(t: Tables) -> list[Finding]:
     title = "Collectives wait for other ranks" if 2 * waits_ns > lost_ns else TITLE
     mine = t.tasks.is_collective.copy()
     mine[t.small_collectives] = False
-    length, most_exposed = (t.tasks.end - t.tasks.start)[mine], _most_exposed(t)
+    length = (t.tasks.end - t.tasks.start)[mine]
+    launched = np.flatnonzero(t.tasks.is_collective & (t.tasks.launch >= 0))
+    shares = covered(t.occupancy.exposed_communication, t.tasks.start[launched], t.tasks.end[launched])
+    most_exposed = launched[np.argsort(-shares, kind="stable")[:20]]
     median_ns = float(np.median(length)) if len(length) else 0.0
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     text = (
@@ -143,6 +144,13 @@ def find(t: Tables) -> list[Finding]:
         "waiting for other ranks, which no change of the exchange takes away. The recordings of all ranks show for "
         "which."
     )
+    launches = t.tasks.launch[most_exposed]
+    threads, times, places = t.trace.events.thread[launches], t.trace.events.start[launches], list[Where]()
+    for where, thread, time in zip(locate(t, threads, times), threads.tolist(), times, strict=True):
+        # The outermost operator that is nothing but the collective.
+        around = enclosing_operators(t, thread, np.array([time]))[0].split(" > ")
+        op = next((name for name in around if re.search(_CALL, name)), where.op)
+        places.append(replace(where, op=op, stack=()))
     bus_gbps, rate = _slow_rate(t)
     named = ", ".join(dict.fromkeys(filter(None, (_called(t, row) for row in t.tasks.row[most_exposed].tolist()))))
     return [
@@ -162,9 +170,9 @@ def find(t: Tables) -> list[Finding]:
                 *([f"The most exposed: {named}."] if named else []),
                 *base.evidence,
             ),
-            where=_places(t, most_exposed) or base.where,
+            where=tuple(dict.fromkeys(places))[:3] or base.where,
             facts={
-                **_exchange(t),
+                "is_exchange": _is_exchange(t),
                 "world_size": t.trace.world_size,
                 "num_devices": len(t.trace.devices),
                 **_ddp_facts(t),
@@ -178,19 +186,19 @@ def find(t: Tables) -> list[Finding]:
 def _find_on_host(t: Tables) -> list[Finding]:
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
-    facts, flags = _ddp_facts(t), t.capture.info.flags if t.capture.info else None
-    if flags is not None and flags.cores and flags.num_threads:
+    facts, flags = _ddp_facts(t), t.capture.known.flags
+    if flags.cores and flags.num_threads:
         facts["free_cores"] = max(flags.cores - flags.num_threads, 0)
         if not facts["free_cores"]:
             text += (
                 " The ranks of this machine compute on all of its cores: collectives that overlap with computation, "
                 "and casts of gradients, slow it down."
             )
-    if flags is not None and not facts["ddp"]:  # the capture would have seen one being made
+    if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         facts["reductions_by_hand"] = sum(REDUCTION.search(t.name(row)) is not None for row in rows.tolist()) / (
             t.steps.num
         )
-    return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=[text], facts=facts))
 
 
 def _slow_rate(t: Tables) -> tuple[float, list[str]]:
@@ -210,7 +218,8 @@ def _slow_rate(t: Tables) -> tuple[float, list[str]]:
     kept = ((factor > 0) & (num > 1) & (size >= 1 << 20))[rows] & (length > 0)
     rows, length = rows[kept], length[kept]
     bus_gbps = float(moved[rows].sum() / max(length.sum(), 1))
-    if not len(rows) or bus_gbps >= SLOW_GBPS:
+    # PCIe 3.0 with 16 lanes carries 10 GB/s between two GPUs, xGMI and NVLink 25 to 450, 25 Gbit/s between hosts 3.
+    if not len(rows) or bus_gbps >= 5.0:
         return bus_gbps, []
     most = np.lexsort((length, size[rows]))[-1]
     name = found.kinds[rows[most]].name
@@ -222,26 +231,6 @@ def _slow_rate(t: Tables) -> tuple[float, list[str]]:
     return bus_gbps, [text]
 
 
-def _most_exposed(t: Tables) -> Rows:
-    """Return the rows of Tasks that are the 20 most exposed collectives, the longest exposure first."""
-    tasks = t.tasks
-    mine = np.flatnonzero(tasks.is_collective & (tasks.launch >= 0))
-    exposed = covered(t.occupancy.exposed_communication, tasks.start[mine], tasks.end[mine])
-    return mine[np.argsort(-exposed, kind="stable")[:20]]
-
-
-def _places(t: Tables, tasks: Rows) -> tuple[Where, ...]:
-    """Return where collectives are launched: for each the outermost operator that is nothing but the collective."""
-    events, launches = t.trace.events, t.tasks.launch[tasks]
-    threads, times = events.thread[launches], events.start[launches]
-    found = []
-    for where, thread, time in zip(locate(t, threads, times), threads.tolist(), times, strict=True):
-        around = enclosing_operators(t, thread, np.array([time]))[0].split(" > ")
-        call = next((name for name in around if re.search(_CALL, name)), where.op)
-        found.append(replace(where, op=call, stack=()))
-    return tuple(dict.fromkeys(found))[:3]
-
-
 def _called(t: Tables, row: int) -> str:
     """Return what the file calls a collective and what calls it, "" where it does not hold that."""
     detail = int(t.trace.events.detail[row])
@@ -249,12 +238,11 @@ def _called(t: Tables, row: int) -> str:
     return name if bar else ""
 
 
-def _exchange(t: Tables) -> Facts:
+def _is_exchange(t: Tables) -> bool:
     """Return whether most of the collective time exchanges data that steps compute with, rather than gradients.
 
-    Those are all-to-alls, and all-gathers but for those of sharded parameters; ``gathers``: the latter take longer. The
-    200 longest collectives show it. What the kernel and its collective are called decides; newer kernels are all called
-    Generic: then the operators around the launch.
+    Those are all-to-alls, and all-gathers but for those of sharded parameters. The names of the kernel and of its
+    collective decide, of the 200 longest; newer kernels are all called Generic: then the operators around the launch.
     """
     mine = np.flatnonzero(t.tasks.is_collective)
     length = (t.tasks.end - t.tasks.start)[mine]
@@ -273,8 +261,7 @@ def _exchange(t: Tables) -> Facts:
         around = enclosing_operators(t, thread, events.start[launches[own]])
         exchanges[own] |= unnamed[own] & called(_EXCHANGE, around)
         gathers[own] &= ~called(_SHARDED, around)
-    exchanged, gathered = (float(length[which].sum()) for which in (exchanges, gathers))
-    return {"is_exchange": exchanged + gathered > length.sum() / 2, "gathers": gathered > exchanged}
+    return bool(length[exchanges | gathers].sum() > length.sum() / 2)
 
 
 def _ddp_facts(t: Tables) -> dict[str, object]:
@@ -282,7 +269,7 @@ def _ddp_facts(t: Tables) -> dict[str, object]:
 
     These are bytes of each step, and those of them in elements of more than 16 bits.
     """
-    info, found = t.capture.info, collectives_of(t)
+    known, found = t.capture.known, collectives_of(t)
     counts = np.bincount(found.collectives.kind, minlength=len(found.kinds)).tolist()
     reduced = {
         kind: count * kind.num_bytes / t.steps.num
@@ -291,8 +278,8 @@ def _ddp_facts(t: Tables) -> dict[str, object]:
     }
     wide = sum(num for kind, num in reduced.items() if element_bytes(kind.dtype) > 2)
     return {
-        "ddp": as_facts(info.flags.ddp) if info else {},
+        "ddp": as_facts(known.flags.ddp),
         "has_device": t.device_id >= 0,
-        "gradient_bytes": info.optimizer.param_bytes if info else None,
+        "gradient_bytes": known.optimizer.param_bytes,
         **({"reduced_bytes": round(sum(reduced.values())), "reduced_wide_bytes": round(wide)} if reduced else {}),
     }

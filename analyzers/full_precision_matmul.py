@@ -44,13 +44,17 @@ _NOT = AnyCase(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|hal
 _ARCH = re.compile(
     r"(?P<volta>volta|sm7\d)|(?P<later>turing|ampere|ada|hopper|sm8\d|sm9\d|sm1\d\d|cutlass_[89]\d|cutlass_1\d\d)"
 )
-VOLTA, AMPERE = 7, 8
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of float32 products that tensor cores could do."""
-    tasks, generation = np.flatnonzero(t.tasks_matching(_FULL) & ~t.tasks_matching(_NOT)), _generation(t)
-    if generation < VOLTA:
+    tasks = np.flatnonzero(t.tasks_matching(_FULL) & ~t.tasks_matching(_NOT))
+    # The major compute capability is that of the file, or the kernels' names show it; 0 where it is unknown.
+    names = (t.trace.names[n] for n in distinct(t.trace.events.name[t.tasks.row]).tolist())
+    named = {match.lastgroup for match in map(_ARCH.search, names) if match}
+    known = [each.compute_capability[0] for each in t.trace.devices if each.id == t.device_id]
+    generation = max(known, default=0) or (8 if "later" in named else 7 if "volta" in named else 0)
+    if generation < 7:  # Volta, the first with tensor cores
         return []
     rule = KernelRule(
         META.id,
@@ -58,16 +62,6 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         min_share=0.1,
         kept_ns=(t.tasks.end - t.tasks.start)[tasks].sum() / 2,
         evidence=top_kernels(t, tasks),
-        facts={"has_tf32": generation >= AMPERE},
+        facts={"has_tf32": generation >= 8},
     )
     return kernel_finding(t, rule, tasks)
-
-
-def _generation(t: Tables) -> int:
-    """Return the major compute capability, from the file or from the kernels' names; 0 where unknown."""
-    for device in t.trace.devices:
-        if device.id == t.device_id and device.compute_capability[0]:
-            return device.compute_capability[0]
-    names = (t.trace.names[n] for n in distinct(t.trace.events.name[t.tasks.row]).tolist())
-    found = {match.lastgroup for match in map(_ARCH.search, names) if match}
-    return AMPERE if "later" in found else VOLTA if "volta" in found else 0

@@ -34,7 +34,6 @@ META = RuleMeta(
     legend=Legend("operators worked on what grows from step to step", "#8f5d6b"),
     changes=("bound-work", "preallocate"),
     needs=("data flow",),
-    former=(("copied", "repeated-concatenation"),),
 )
 _PREALLOCATE = Advice(
     id="preallocate",

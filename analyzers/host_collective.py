@@ -21,7 +21,7 @@ from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of, thread_of
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind, Trace
+from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -93,30 +93,22 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(t, IdleRule(META.id, title, probe="middle", facts=facts))
 
 
-MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
-
-
 def collectives_of_calls(t: Tables) -> Rows:
     """Return the rows of host collectives that are parts of a barrier or an object collective, on any thread.
 
     The timing window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
     collective that runs mostly inside `barrier` or `all_gather_object` there is taken for such a part here too.
     """
-    named = t.capture.attribution or t.trace
-    kinds = _kinds(named)
-    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE))
-    return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
-
-
-def _kinds(trace: Trace) -> frozenset[str]:
+    trace = t.capture.attribution or t.trace
     events = trace.events
     calls = matching(trace, (Kind.PYTHON, Kind.OP), HOST_COLLECTIVE)
     rows = matching(trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE)
     inside = covered(union((events.start[calls], events.end[calls])), events.start[rows], events.end[rows])
-    length = events.end[rows] - events.start[rows]
-    names = events.name[rows]
-    return frozenset(
+    length, names = events.end[rows] - events.start[rows], events.name[rows]
+    kinds = {
         trace.names[name]
         for name in distinct(names).tolist()
-        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
-    )
+        if 2 * inside[names == name].sum() > length[names == name].sum()
+    }
+    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE))
+    return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)

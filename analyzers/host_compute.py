@@ -31,10 +31,7 @@ from diagnose.model.locations import in_library
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host import layers
-from diagnose.tables.host_gaps import (
-    NEVER_COMPUTES,
-    host_compute,
-)
+from diagnose.tables.host_gaps import NEVER_COMPUTES, host_compute
 from diagnose.text.numbers import duration
 
 META = RuleMeta(
@@ -49,11 +46,6 @@ META = RuleMeta(
 _STAYS = ("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors", "Optimizer.")  # of torch, where data are
 
 
-def _can_move(finding: Finding) -> bool:
-    operator = str(finding.facts.get("operator") or "")
-    return bool(operator) and not operator.startswith(_STAYS) and not in_library(finding.where)
-
-
 ADVICE = (
     Advice(
         id="compute-on-device",
@@ -63,7 +55,9 @@ ADVICE = (
 x = x.to(device, non_blocking=True)   # its inputs first; then the operator runs there
 # or, where it only needs the sample: in the dataset's __getitem__, which DataLoader workers run ahead""",
         watch="A result that the host reads back waits for the device.",
-        when=lambda f, _: _can_move(f),
+        when=lambda f, _: (
+            f.facts.get("operator") and not str(f.facts["operator"]).startswith(_STAYS) and not in_library(f.where)
+        ),
         least=0.5,
         of="on_host",
     ),
@@ -82,11 +76,10 @@ def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
     o = idle_gaps_of(t, META.id)
     cost, on_host = Counter[str](), Counter[str]()
-    events, launched = t.trace.events, t.trace.events.start[t.tasks.launch[t.tasks.launch >= 0]]
-    thread = events.thread[t.tasks.launch[t.tasks.launch >= 0]]
-    by_thread = {each: np.sort(launched[thread == each], kind="stable") for each in t.threads}
+    events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
+    by_thread = {each: np.sort(events.start[launch[events.thread[launch] == each]]) for each in t.threads}
     for row, ns in _claimed(t, o):
-        name, begun = t.name(row), by_thread.get(int(events.thread[row]), launched[:0])
+        name, begun = t.name(row), by_thread.get(int(events.thread[row]), launch[:0])
         cost[name] += ns
         # An operator that launches tasks itself runs on the device: it was slow to begin. Copies compute nothing.
         first, last = np.searchsorted(begun, (events.start[row], events.end[row]))
@@ -98,7 +91,7 @@ def find(t: Tables) -> list[Finding]:
     facts = {"operator": computing, "on_host": min(on_host.total() / max(int(o.lost.sum()), 1), 1.0)}
     listed = ", ".join(f"{name} ({duration(ns / t.steps.num)} a step)" for name, ns in cost.most_common(3))
     title, text = f"{named} runs on the CPU while the GPU waits", f"Inside {listed}."
-    return idle_finding(t, IdleRule(META.id, title, "middle", evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, IdleRule(META.id, title, "middle", evidence=[text], facts=facts))
 
 
 def _claimed(t: Tables, o: IdleGaps) -> Iterator[tuple[int, int]]:

@@ -70,15 +70,25 @@ def find(t: Tables) -> list[Finding]:
 
     Their facts are what the calls wait for: that of most of the idle after them, and the shares of two reasons.
     """
-    o, facts = idle_gaps_of(t, META.id), dict[str, object]()
+    o, facts, texts = idle_gaps_of(t, META.id), dict[str, object](), list[str]()
     if len(o.gap):
-        cost = Counter[WaitsFor]()
-        for reason, lost in zip(_reasons(t, _last_calls(t, o)), o.lost.tolist(), strict=True):
+        texts, cost = _calls(t, o), Counter[WaitsFor]()
+        calls = _last_calls(t, o)
+        reasons = [read_by(map(t.name, _around(t, row))) for row in calls.tolist()]
+        known: tuple[tuple[WaitsFor, Mask], ...] = (
+            ("synchronize", reads_nothing(t, calls)),
+            ("exchange", _before_exchanges(t, calls)),
+            ("copy", waits_for_host_copies(t, calls)),
+        )
+        for reason, which in known:  # the last one counts
+            for i in np.flatnonzero(which).tolist():
+                reasons[i] = reason
+        for reason, lost in zip(reasons, o.lost.tolist(), strict=True):
             cost[reason] += lost
         facts = {name: cost[reason] / max(cost.total(), 1) for name, reason in SHARES.items()}
         facts["waits_for"] = max(cost, key=lambda reason: cost[reason])
     title = "The CPU synchronizes with the GPU, which then idles"
-    return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
+    return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=texts, facts=facts))
 
 
 def _by_end(t: Tables) -> Rows:
@@ -101,20 +111,6 @@ def _around(t: Tables, call: int) -> list[int]:
     layers = t.work_layers.get(int(events.thread[call]))
     around = layers.at(int(events.start[call])) if layers else ()
     return [row for row in around if not STEP_MARK.match(t.name(row))]
-
-
-def _reasons(t: Tables, calls: Rows) -> list[WaitsFor]:
-    """Return for each blocking call what it waits for."""
-    found = [read_by(map(t.name, _around(t, row))) for row in calls.tolist()]
-    known: tuple[tuple[WaitsFor, Mask], ...] = (
-        ("synchronize", reads_nothing(t, calls)),
-        ("exchange", _before_exchanges(t, calls)),
-        ("copy", waits_for_host_copies(t, calls)),
-    )
-    for reason, which in known:  # the last one counts
-        for i in np.flatnonzero(which).tolist():
-            found[i] = reason
-    return found
 
 
 def _before_exchanges(t: Tables, calls: Rows) -> Mask:

@@ -90,9 +90,6 @@ def _with_call(t: Tables, finding: Finding) -> Finding:
     return replace(finding, title=title, evidence=(*finding.evidence, text), facts=facts)
 
 
-MAX_STACKS_READ = 5_000  # of the attribution window: the first stand for the rest
-
-
 def _with_function(t: Tables, finding: Finding) -> Finding:
     line = own_place(finding.where)
     called = _functions(t, finding.operators, line) if line is not None else []
@@ -120,7 +117,7 @@ def _functions(t: Tables, operators: Sequence[int], line: Where) -> list[tuple[s
     # Of a recording that was cut short, the thread with most operators may be that of the backward pass.
     thread = max(named.frame_layers, key=lambda each: sum(map(len, named.frame_layers[each].rows)), default=named.main)
     rows = rows[(named.trace.events.thread[rows] == thread) & wanted[named.trace.events.name[rows]]]
-    for stack in stacks(named, rows[:MAX_STACKS_READ], thread):
+    for stack in stacks(named, rows[:5000], thread):  # the first stand for the rest
         inside, user = list[tuple[str, str]](), ("", "")
         for frame in filter(None, (FRAME.match(named.trace.names[i]) for i in stack.tolist() if i >= 0)):
             if LIBRARY.search(frame["file"]):

@@ -55,9 +55,6 @@ loader = DataLoader(dataset, batch_size=batch_size, num_workers=1, persistent_wo
 )
 
 
-MIN_IN_PYTHON = 0.1  # of these, at jumps and beginnings: of a loop in Python a third is, of one in C none
-
-
 def find(t: Tables) -> list[Finding]:
     """Name the thread that computes most in Python, and its lines."""
     samples, free_ns = t.capture.samples, total(outside_operators(t)) / t.steps.num
@@ -67,7 +64,8 @@ def find(t: Tables) -> list[Finding]:
     for thread in samples.others:
         own = [at for at in thread.places if is_own_file(at.file)]
         seen = sum(at.num for at in own)
-        if seen < 5 or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:
+        # At jumps and beginnings: of a loop in Python a third of the samples is, of one in C none.
+        if seen < 5 or sum(at.in_python for at in own) < 0.1 * seen:
             continue
         computed = thread.cpu_ns * seen / max(sum(at.num for at in thread.places), 1)
         # Of what both compute: on a machine with other work each of them has a core for a part of the time only.
@@ -94,6 +92,6 @@ def find(t: Tables) -> list[Finding]:
             ),
             where=tuple(line_at(t, at.file, at.line, at.function) for at in places),
             confidence="medium",
-            facts={"thread": thread.name, "python_share": round(share, 4)},
+            facts={"thread": thread.name},
         )
     ]

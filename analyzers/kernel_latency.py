@@ -59,5 +59,5 @@ def find(t: Tables) -> list[Finding]:
             f"{plural(len(took) / t.steps.num, 'node')} of graphs a step; {percent((took < 5_000).mean(), 0)} of them "
             "take less than 5 µs, as long as a pause or two."
         ]
-    rule = IdleRule(META.id, title, evidence=lambda _t, _o: texts, facts={"in_graph": in_graph})
+    rule = IdleRule(META.id, title, evidence=texts, facts={"in_graph": in_graph})
     return idle_finding(t, rule)

@@ -35,13 +35,7 @@ from diagnose.tables import Tables
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.flow import shows_values
 from diagnose.tables.host_gaps import without_operators
-from diagnose.tables.issuers import (
-    MIN_IN_LOOP,
-    MIN_IN_MODEL,
-    Issuer,
-    issued_in_loop,
-    sampled_loop,
-)
+from diagnose.tables.issuers import MIN_IN_LOOP, MIN_IN_MODEL, Issuer, issued_in_loop, sampled_loop
 from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
 from diagnose.tables.python_calls import PASSES_ON
 from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, in_sync_free
@@ -64,8 +58,6 @@ META = RuleMeta(
     paced_by="dispatch",
     is_pace=True,
 )
-MIN_GUARD_SHARE = 0.3  # of the finding: where less of it comes before graphs, other launches are what to look at
-
 ADVICE = (
     Advice(
         id="fewer-guards",
@@ -79,7 +71,7 @@ model = torch.compile(model, fullgraph=True, options=options)
 # or capture the step itself, which nothing is checked for: diagnose.kernels.step_graph""",
         needs="torch 2.8 or later; modules that do not change after the first call",
         watch="A guard that is left out no longer notices what it was for, as an attribute that changes later.",
-        when=lambda f, p: not p.server and number(f.facts, "before_graphs") >= MIN_GUARD_SHARE,
+        when=lambda f, p: not p.server and number(f.facts, "before_graphs") >= 0.3,  # of the finding
         most=0.7,  # arguments are handled and the graph is looked up in any case
         of="before_graphs",
     ),
@@ -112,15 +104,17 @@ def find(t: Tables) -> list[Finding]:
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
         facts = {"has_device": False, **known}
-        rule = IdleRule(
-            META.id, title, "middle", evidence=lambda _t, _o: [*_calling(t), *_by_one_function(t, issuer)], facts=facts
-        )
+        rule = IdleRule(META.id, title, "middle", evidence=[*_calling(t), *_by_one_function(t, issuer)], facts=facts)
         return [
             replace(each, where=_with_issuer(t, issuer, _lines_to_edit(t, each.where)), unrecorded_share=_certain(t))
             for each in idle_finding(t, rule)
         ]
     pieces, compiling = pieces_of(t, META.id), before_graphs(t)
-    graphable, in_compiled = _graphable(t), total(intersect(pieces, compiling)) / max(total(pieces), 1)
+    in_compiled = total(intersect(pieces, compiling)) / max(total(pieces), 1)
+    o = idle_gaps_of(t, META.id)  # before launches of intervals without a wait, long enough for a graph
+    launch = t.gaps.launch[o.gap]
+    time = np.where(launch >= 0, t.trace.events.start[launch], (o.start + o.end) // 2)
+    graphable = float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
     title, texts = "The GPU waits for kernel launches", []
     if in_compiled >= 0.1:
         num = len(compiling.start)
@@ -147,16 +141,8 @@ def find(t: Tables) -> list[Finding]:
     sizes = len(t.in_window(t.calls(DATA_SIZES, Kind.OP))) / t.steps.num
     facts = {"has_device": True, "graphable": graphable, "before_graphs": in_compiled, "data_sizes": sizes, **known}
     evidence = [launches, *texts, *_by_one_function(t, issuer)]
-    rule = IdleRule(META.id, title, evidence=lambda _t, _o: evidence, facts=facts)
+    rule = IdleRule(META.id, title, evidence=evidence, facts=facts)
     return [replace(each, where=_with_issuer(t, issuer, each.where)) for each in idle_finding(t, rule)]
-
-
-def _graphable(t: Tables) -> float:
-    """Return the share of the idle time before launches of intervals without a wait, long enough for a graph."""
-    o = idle_gaps_of(t, META.id)
-    launch = t.gaps.launch[o.gap]
-    time = np.where(launch >= 0, t.trace.events.start[launch], (o.start + o.end) // 2)
-    return float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
 
 
 def before_graphs(t: Tables) -> Intervals:

@@ -139,7 +139,12 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         evidence, facts["around_graphs"] = [text, *evidence], True
     elif tasks is casts:
         in_graph = bool(2 * t.graph_nodes[tasks].sum() > len(tasks))
-        confidence, facts["cast_to"] = "medium", _type_of_casts(t, tasks)
+        cost = Counter[str]()  # by the type that the casts write
+        for task, ns in zip(tasks.tolist(), length[tasks].tolist(), strict=True):
+            match = _CAST.search(t.name(int(t.tasks.row[task])))
+            cost[(match["to"] or match["short"] or "") if match else ""] += ns
+        facts["cast_to"] = cost.most_common(1)[0][0].removeprefix("c10::").lower()
+        confidence = "medium"
         title = "Tensors are converted to another type as soon as they are made"
         if in_graph:
             title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
@@ -196,15 +201,6 @@ def conversions(t: Tables, free: Mask) -> Rows:
     count = Counter(pairs)
     again: Rows = found[np.array([count[pair] >= MIN_CAST_REPEATS * t.steps.num for pair in pairs], bool)]
     return again
-
-
-def _type_of_casts(t: Tables, tasks: Rows) -> str:
-    """Return the type that most of the casts' time goes into, "" for unknown."""
-    cost = Counter[str]()
-    for task, ns in zip(tasks.tolist(), (t.tasks.end - t.tasks.start)[tasks].tolist(), strict=True):
-        match = _CAST.search(t.name(int(t.tasks.row[task])))
-        cost[(match["to"] or match["short"] or "") if match else ""] += ns
-    return max(cost, key=lambda to: cost[to], default="").removeprefix("c10::").lower()
 
 
 def _asked_for(t: Tables, tasks: Rows) -> Mask:

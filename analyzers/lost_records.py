@@ -80,7 +80,7 @@ def find(t: Tables) -> list[Finding]:
             META.id,
             "The file lacks device work: part of the idle is not real",
             confidence="medium",
-            evidence=lambda _t, _o: texts,
+            evidence=texts,
         ),
     )
 

@@ -16,7 +16,6 @@ How sure
 from __future__ import annotations
 
 from diagnose.model.diagnosis import Finding
-from diagnose.model.records import AllocatorRecord
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
@@ -32,7 +31,7 @@ META = RuleMeta(
 
 def find(t: Tables) -> list[Finding]:
     """State how much is held for nothing, and how it lies, where the capture has the allocator's map."""
-    memory, held = t.memory, t.capture.info.memory if t.capture.info else AllocatorRecord()
+    memory, held = t.memory, t.capture.known.memory
     if memory is None or not memory.capacity or not memory.peak_reserved:
         return []
     unused = memory.peak_reserved - memory.peak_allocated

@@ -93,9 +93,6 @@ tensor_parallel(model, mesh["tensor"], sample=(x.to("cuda"),), data_ranks=1)   #
 )
 
 
-MIN_USED_SHARE = 0.99  # of the device, by the driver's count: nothing else comes on top
-
-
 def find(t: Tables) -> list[Finding]:
     """State how full it is."""
     memory = t.memory
@@ -104,7 +101,8 @@ def find(t: Tables) -> list[Finding]:
     reserved = memory.peak_reserved or memory.peak_allocated
     retries = memory.retries or 0
     total = max(memory.device_total or 0, memory.capacity)
-    is_full = reserved >= 0.97 * memory.capacity or (memory.device_used or 0) >= MIN_USED_SHARE * total
+    # By the driver's count nothing else comes on top.
+    is_full = reserved >= 0.97 * memory.capacity or (memory.device_used or 0) >= 0.99 * total
     if not retries and not is_full:
         return []
     spec = gpu_spec(t)
@@ -132,7 +130,7 @@ def find(t: Tables) -> list[Finding]:
                 "growing": sum(memory.by_category.get(name, 0) for name in GROWING),
                 "forward_ns": forward_ns(t),
                 "link_gb_s": spec.pcie if spec else 0.0,
-                "optimizer": t.capture.info.optimizer.name if t.capture.info else None,
+                "optimizer": t.capture.known.optimizer.name,
             },
         )
     ]

@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, Group, gpu_spec
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, gpu_spec
 
 META = RuleMeta(
     id="misaligned-matmul",
@@ -52,7 +52,6 @@ ADVICE = (
 
 
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
-MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
 
 
@@ -62,10 +61,17 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     for attention in t.attention:  # its sequence has the length it has; the fused operator takes any
         free[attention.products] = False
     slow = (g for g in t.roofline_groups if g.share < SLOW_KERNEL_SHARE and free[g.tasks].all())
-    found = [(g, odd) for g in slow if (odd := _odd_size(g))]
+    found = []
+    for g in slow:
+        given = inputs(g.shapes, g.types) if g.op in _PRODUCTS and g.precision in MULTIPLE else None
+        tensors = given.tensors if given is not None else ()
+        sizes = {n for tensor in tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
+        # Smaller sizes are vectors' work, which tiles do not help.
+        if odd := max((n for n in sizes if n >= 32 and n % MULTIPLE[g.precision]), default=0):
+            found.append((g, odd))
     if peak is None or not found:
         return []
-    size = found[0][1] if found else 0
+    size = found[0][1]
     multiple = 64 if size >= 1024 else 8  # of larger sizes a whole tile more costs little
     rule = KernelRule(
         META.id,
@@ -79,11 +85,3 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         facts={"size": size, "padded_size": -(-size // multiple) * multiple},
     )
     return kernel_finding(t, rule, np.concatenate([g.tasks for g, _ in found]))
-
-
-def _odd_size(group: Group) -> int:
-    """Return a size of the product that does not fit, 0 where all do."""
-    given = inputs(group.shapes, group.types) if group.op in _PRODUCTS and group.precision in MULTIPLE else None
-    tensors = given.tensors if given is not None else ()
-    sizes = {n for tensor in tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
-    return max((n for n in sizes if n >= MIN_SIZE and n % MULTIPLE[group.precision]), default=0)

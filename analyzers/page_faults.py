@@ -42,8 +42,7 @@ META = RuleMeta(
 
 def find(t: Tables) -> list[Finding]:
     """Name how many pages a step gets, and what they take."""
-    run, info = t.capture.run, t.capture.info
-    each_ns = info.flags.page_fault_ns if info is not None else None
+    run, each_ns = t.capture.run, t.capture.known.flags.page_fault_ns
     plain = np.flatnonzero(run.state == 0) if run is not None else ()
     if t.device_id >= 0 or run is None or not each_ns or len(plain) < 5:
         return []

@@ -45,7 +45,6 @@ ADVICE = (
 )
 
 
-MIN_LINK_SHARE = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third
 _HOST = AnyCase(r"htod|dtoh|hosttodevice|devicetohost")
 
 
@@ -62,7 +61,9 @@ def find(t: Tables) -> list[Finding]:
     rate = moved / max(took, 1)
     other = np.flatnonzero(~t.tasks.is_copy)
     rest = busy_part(t, other)
-    if rate < MIN_LINK_SHARE * peak.pcie or took <= rest:
+    if (
+        rate < 0.6 * peak.pcie or took <= rest
+    ):  # pinned copies reach 80 to 90 % of the link's rate, pageable ones a third
         return []
     return [
         Finding(

@@ -65,10 +65,9 @@ ADVICE = (
 )
 
 
-MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
+# Of the run that evaluation takes at least: as scripts usually do it, it takes 5 to 20 %, and is wanted.
+MIN_SHARES = {"evaluation": 0.25, "inference": 0.25}
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
-EVALUATION = ("evaluation", "inference")
-PARTS = {COLLECTION: "the collector's"}  # of a long step; phases are called by their names
 WHAT = {
     "evaluation": "it evaluates the model",
     "checkpoint": "it saves a checkpoint",
@@ -82,8 +81,8 @@ WHAT = {
 
 def find(t: Tables) -> list[Finding]:
     """Name each kind of long steps, the most expensive first."""
-    least = dict.fromkeys(EVALUATION, MIN_EVALUATION_SHARE)
-    found = [_finding(t, each) for each in t.stalls if each.share >= least.get(each.phase, THRESHOLDS.naming_share)]
+    least = THRESHOLDS.naming_share
+    found = [_finding(t, each) for each in t.stalls if each.share >= MIN_SHARES.get(each.phase, least)]
     return sorted(found, key=lambda finding: -finding.lost_ns)
 
 
@@ -92,7 +91,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
     often = f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
     what = f": {WHAT[stall.phase]}" if stall.phase else ""
     confidence: Confidence = "high" if stall.period and is_shown else "medium"
-    known = as_facts(t.capture.info.loader) if t.capture.info else {}
+    known = as_facts(t.capture.known.loader)
     return Finding(
         rule=META.id,
         title=f"{often} is much longer{what}",
@@ -107,11 +106,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
         facts={
             "period": stall.every,
             "regular": bool(stall.period),
-            "num_steps": stall.num_steps,
             "ratio": round(stall.each_ns / stall.base_ns, 2),
-            "base_ms": round(stall.base_ns / 1e6, 3),
-            "each_ms": round(stall.each_ns / 1e6, 3),
-            "amortised_ms": round(stall.lost_ns / 1e6, 3),
             "cost_factor": round(stall.factor, 3),
             "phase": stall.phase,
             "has_device": t.device_id >= 0,
@@ -124,11 +119,11 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     num = len(stall.rows)
     evidence = [
         f"{num} of {stall.num_steps} watched steps took {stall.each_ns / 1e6:,.1f} ms each, the others "
-        f"{stall.base_ns / 1e6:,.1f} ms: {duration(stall.lost_ns)} a step, {percent(stall.share, 0)} of the run's time."
-        "",
+        f"{stall.base_ns / 1e6:,.1f} ms: {duration(stall.lost_ns)} a step, {percent(stall.share, 0)} of the run's "
+        "time.",
     ]
     if stall.phase:
-        part = PARTS.get(stall.phase, stall.phase)
+        part = "the collector's" if stall.phase == COLLECTION else stall.phase
         evidence.append(f"{percent(stall.phase_share, 0)} of what they take longer is {part}.")
     if stall.place:
         there = f"in {stall.place[0][2]}" if stall.in_function else "at this line or in what it calls"
@@ -136,8 +131,7 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     if num == 1:
         evidence.append("It came once, so how often it recurs is not known: --keep-going watches the whole run.")
     else:
-        saved = stall.lost_ns / 2e6
-        evidence.append(f"Half as often, it costs {duration(saved * 1e6)} a step less.")
+        evidence.append(f"Half as often, it costs {duration(stall.lost_ns / 2)} a step less.")
         if stall.factor >= 1.1:  # by which the cost of these steps is uncertain; less needs no sentence
             least, most = stall.lost_ns / stall.factor, stall.lost_ns * stall.factor
             evidence.append(

@@ -199,34 +199,30 @@ def find(t: Tables) -> list[Finding]:
     if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
         shown = "high"
     cause = META.cause if not ready_share(t) else None
-    rule = IdleRule(META.id, title, "middle", shown, lambda t, o: [text, *_idle_operators(t, o.pieces)], facts, cause)
-    return [  # a loop's head comes last: what it fetches another line made
-        _with_deque(t, replace(found, where=tuple(sorted(found.where, key=lambda place: is_loop_head(place.code)))))
-        for found in idle_finding(t, rule)
-    ]
-
-
-def _with_deque(t: Tables, found: Finding) -> Finding:
-    """Return the finding with the deque that its first line indexes, if it does."""
-    first = found.where[0] if found.where else Where()
-    line = first.line or 0
-    for known in t.capture.deques.get(first.file or "", ()):
-        if known.line <= line <= known.last:
-            title = f"Indexing the deque {known.name} takes longer the more it holds"
-            return replace(found, title=title, where=(first, Where(first.file, known.built), *found.where[1:]))
+    rows = t.host_rows(Kind.OP)  # operators within the pieces launch nothing
+    rows = rows[overlaps(pieces, t.trace.events.start[rows], t.trace.events.end[rows])]
+    texts = [text]
+    if len(rows):
+        covers = percent(total(intersect(t.covering(rows), pieces)) / total(pieces))
+        names = Counter(t.name(row) for row in rows.tolist()).most_common(3)
+        listed = ", ".join(f"{name} ({num:,}×)" for name, num in names)
+        texts.append(f"Operators that launch nothing cover {covers} of them: {listed}.")
+    rule = IdleRule(META.id, title, "middle", shown, texts, facts, cause)
+    found = []
+    for each in idle_finding(t, rule):
+        # A loop's head comes last: what it fetches another line made.
+        places = sorted(each.where, key=lambda place: is_loop_head(place.code))
+        first = places[0] if places else Where()
+        indexed = (
+            known
+            for known in t.capture.deques.get(first.file or "", ())
+            if known.line <= (first.line or 0) <= known.last
+        )
+        if (deque := next(indexed, None)) is not None:
+            title = f"Indexing the deque {deque.name} takes longer the more it holds"
+            places.insert(1, Where(first.file, deque.built))
+        found.append(replace(each, title=title if deque is not None else each.title, where=tuple(places)))
     return found
-
-
-def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:
-    """Name the operators within the pieces: they launch nothing."""
-    events, rows = t.trace.events, t.host_rows(Kind.OP)
-    rows = rows[overlaps(pieces, events.start[rows], events.end[rows])]
-    if not len(rows):
-        return []
-    share = total(intersect(t.covering(rows), pieces)) / total(pieces)
-    names = Counter(t.name(row) for row in rows.tolist())
-    listed = ", ".join(f"{name} ({num:,}×)" for name, num in names.most_common(3))
-    return [f"Operators that launch nothing cover {percent(share)} of them: {listed}."]
 
 
 def _is_mostly(pieces: Intervals, shown: Intervals) -> bool:

@@ -43,7 +43,6 @@ META = RuleMeta(
     changes=("checkpoint-less",),
 )
 TITLE = "The backward runs the forward a second time"
-MIN_RECOMPUTED_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
@@ -56,7 +55,7 @@ _FORWARD = re.compile(
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the second forwards."""
-    return worth_claiming(t, left, union(*second_forwards(t).values(), EMPTY), MIN_RECOMPUTED_SHARE)
+    return worth_claiming(t, left, union(*second_forwards(t).values(), EMPTY))
 
 
 def find(t: Tables, free: Mask | None = None) -> list[Finding]:
@@ -64,13 +63,13 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     if free is None:
         again = total(intersect(union(*second_forwards(t).values(), EMPTY), span(*t.steps.window))) / t.steps.num
         text = f"Operators of a forward take {duration(again)} of each step inside the backward."
-        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text]))
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=[text]))
     found, events, launch = np.zeros(len(t.tasks.row), bool), t.trace.events, t.tasks.launch
     for thread, runs in second_forwards(t).items():
         mine = np.flatnonzero((launch >= 0) & (events.thread[launch] == thread))
         found[mine] |= contains(runs, events.start[launch[mine]])
     tasks = np.flatnonzero(free & found)
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_RECOMPUTED_SHARE, evidence=top_kernels(t, tasks)), tasks)
+    return kernel_finding(t, KernelRule(META.id, TITLE, evidence=top_kernels(t, tasks)), tasks)
 
 
 def second_forwards(t: Tables) -> dict[int, Intervals]:
@@ -85,22 +84,17 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
         outer = start >= reach - ROUNDED_NS
         nodes = Intervals(start[outer], end[outer])
         called = forward[events.thread[forward] == each]
-        if len(nodes.start) and len(called):
-            again = _second_runs(nodes, Intervals(events.start[called], events.end[called]))
+        if not len(nodes.start):
+            continue
+        # A function of the backward runs a forward up to the last such call: its formula needs what that computes.
+        inside = np.searchsorted(nodes.start, events.start[called], side="right") - 1
+        keep = (inside >= 0) & (events.end[called] <= nodes.end[inside] + ROUNDED_NS)
+        inside, end = inside[keep], events.end[called][keep]
+        first = np.flatnonzero(np.diff(inside, prepend=-1))
+        if len(first):
+            again = union((nodes.start[inside[first]], np.maximum.reduceat(end, first)))
             found[each] = _with_python_behind(t, each, again)
     return found
-
-
-def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
-    """Return for each function of the backward that calls a forward its time up to the last such call.
-
-    Its own formula needs what the second forward computes: nothing of it runs before.
-    """
-    inside = np.searchsorted(backward.start, forward.start, side="right") - 1
-    keep = (inside >= 0) & (forward.end <= backward.end[inside] + ROUNDED_NS)
-    inside, end = inside[keep], forward.end[keep]
-    first = np.flatnonzero(np.diff(inside, prepend=-1))
-    return union((backward.start[inside[first]], np.maximum.reduceat(end, first))) if len(first) else EMPTY
 
 
 def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
@@ -118,7 +112,6 @@ def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
     return union((again.start, np.maximum(behind, again.end)))
 
 
-MIN_REMOVED_SHARE = 0.75  # of the second forward, where memory is there; some blocks may have to stay
 ADVICE = (
     Advice(
         id="checkpoint-less",
@@ -136,8 +129,8 @@ contexts = lambda: ckpt.create_selective_checkpoint_contexts(keep)
 x = ckpt.checkpoint(block, x, use_reentrant=False, context_fn=contexts)""",
         needs="memory for the activations that are kept",
         when=in_training,
-        effect=with_launches(
-            MIN_REMOVED_SHARE, 1.0, "the second forward", host=lambda t: union(*second_forwards(t).values(), EMPTY)
+        effect=with_launches(  # where memory is there; some blocks may have to stay
+            0.75, 1.0, "the second forward", host=lambda t: union(*second_forwards(t).values(), EMPTY)
         ),
         remedy="diagnose.kernels.checkpointing",
     ),

@@ -36,44 +36,10 @@ from diagnose.tables.python_calls import HEAVY
 from diagnose.tables.run_steps import lines_in, phase_shares
 from diagnose.text.numbers import percent
 
-__all__ = ["HEAVY", "NoGradCalls", "no_grad_calls"]
-
-# How often a step calls the model without gradients, as operators and module frames show.
-
-_NONE = Layers((), (), EMPTY.end)
-
-
-class NoGradCalls(NamedTuple):
-    """Per step."""
-
-    operators: float  # products, convolutions and the like that Python calls with gradients off
-    modules: float  # calls of outermost modules that these are in; 0 where no module frames were recorded
-    all_modules: float  # calls of outermost modules, with gradients or without
-
-
-def no_grad_calls(t: Tables) -> NoGradCalls | None:
-    """Return what a step computes of models without gradients; None where no operator has a sequence number.
-
-    With gradients on torch numbers each operator that has one; what a backward pass calls itself is left out.
-    """
-    named = t.named
-    events = named.trace.events
-    rows = named.in_window(host_rows(named.trace, named.main, Kind.OP))
-    if not len(rows) or not (events.sequence[rows] >= 0).any():
-        return None
-    outer = outermost(named.trace, rows)
-    is_heavy = np.array([HEAVY.match(name) is not None for name in named.trace.names], bool)
-    heavy = outer[is_heavy[events.name[outer]]]
-    for apart in (named.updates, named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
-        heavy = heavy[~contains(apart, events.start[heavy])]
-    mine = heavy[events.sequence[heavy] < 0]
-    counts = len(mine), len(_outermost_modules(named, mine)), len(_outermost_modules(named, heavy))
-    return NoGradCalls(*(count / named.steps.num for count in counts))
-
 
 def _outermost_modules(t: Tables, rows: Rows) -> set[int]:
     """Return the rows of the outermost module frames that are open at these operators."""
-    frames, start = t.frame_layers.get(t.main, _NONE), t.trace.events.start[rows]
+    frames, start = t.frame_layers.get(t.main, Layers((), (), EMPTY.end)), t.trace.events.start[rows]
     is_module = np.array([MODULE.match(name) is not None for name in t.trace.names], bool)
     found, pending = set[int](), np.ones(len(rows), bool)
     for depth in range(len(frames.rows)):
@@ -150,7 +116,7 @@ def find(t: Tables) -> list[Finding]:
                 median_ns=int(np.median(times)),
                 evidence=(text,),
                 where=where,
-                facts={"phase": phase, "num_steps": run.num},
+                facts={"phase": phase},
             )
         )
     return found
@@ -185,18 +151,31 @@ def _model_without_gradients(t: Tables) -> _Model | None:
 def _runs_a_model(t: Tables, phase: str) -> bool:
     """Return whether a model runs there, and in one interval again and again, as far as operators show it.
 
+    With gradients on torch numbers each operator that has one; what a backward pass calls itself does not count.
+
     A policy may be called with gradients on, and only its draws have none. Where half of it repeats others, or computes
     a growing prefix anew, another rule names the cause.
     """
-    calls, growing, flow = no_grad_calls(t), t.growing_calls, t.flow
-    if calls is None:
+    named, growing, flow = t.named, t.growing_calls, t.flow
+    events = named.trace.events
+    rows = named.in_window(host_rows(named.trace, named.main, Kind.OP))
+    if not (events.sequence[rows] >= 0).any():
         return True
-    named = growing.num / max(calls.modules, 1.0) if growing is not None else 0.0
+    outer = outermost(named.trace, rows)
+    is_heavy = np.array([HEAVY.match(name) is not None for name in named.trace.names], bool)
+    heavy = outer[is_heavy[events.name[outer]]]
+    for apart in (named.updates, named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
+        heavy = heavy[~contains(apart, events.start[heavy])]
+    mine = heavy[events.sequence[heavy] < 0]
+    # Per step: operators that Python calls with gradients off, the outermost modules that they are in, and all others.
+    operators = len(mine) / named.steps.num
+    modules, all_modules = (len(_outermost_modules(named, each)) / named.steps.num for each in (mine, heavy))
+    of_others = growing.num / max(modules, 1.0) if growing is not None else 0.0
     if flow is not None and t.capture.dataflow is not None:
         again = (one for one in flow.found.computed_again if one.kind == "repeated" and not one.with_gradients)
         names = (t.capture.dataflow.operators[i].name.partition(".")[0] for one in again for i in one.work.operators)
-        named += sum(HEAVY.match(name) is not None for name in names) / max(calls.operators, 1.0)
+        of_others += sum(HEAVY.match(name) is not None for name in names) / max(operators, 1.0)
     is_rollout = phase == "rollout"
-    num = calls.all_modules if is_rollout else calls.modules
-    by_operators = calls.operators > 0 and (is_rollout or not calls.modules)
-    return named < 0.5 and (by_operators or num >= MIN_MODEL_CALLS)
+    num = all_modules if is_rollout else modules
+    by_operators = operators > 0 and (is_rollout or not modules)
+    return of_others < 0.5 and (by_operators or num >= MIN_MODEL_CALLS)

@@ -31,7 +31,7 @@ from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.dataflow import Frame
-from diagnose.model.diagnosis import Facts, Finding, Where
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -104,10 +104,6 @@ _PURPOSES: Mapping[Purpose, str] = {
     "spectrum": "They are not transformed back: a spectrum of another length has other frequencies.",
 }
 
-MIN_BUSY_SHARE = 0.05
-MIN_STEP_SHARE = 0.03
-# Factors of some tens that MKL sums up directly take 1.3 to 4 times as long, with pocketfft hardly longer.
-MIN_SLOWDOWN_MKL = 2.0
 _OWN = ("parameter", "buffer", "constant")
 _BLUESTEIN = re.compile(r"(?i)bluestein")
 _INVERSE = re.compile(r"^aten::(fft_irfft|fft_ifft|fft_hfft|istft)")
@@ -124,7 +120,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
         computes = end - start >= TINY_OPERATOR_NS
         start, end = start[computes], end[computes]
         parts.append(Intervals(start + ((end - start) * calls.transform.kept).astype(np.int64), end))
-    return worth_claiming(t, left, union(*parts), MIN_STEP_SHARE)
+    return worth_claiming(t, left, union(*parts), 0.03)
 
 
 def find(t: Tables, free: Mask | None = None) -> list[Finding]:
@@ -141,9 +137,12 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     if not found:
         return []
     found.sort(key=lambda each: -each.ns)
-    lines, facts, where = _lines(t, found), _facts(t, found[0].calls), _places(t, found)
+    lines, where, length = _lines(t, found), _places(t, found), found[0].calls.length
+    fast, facts = fast_length(length), dict[str, object](kind=purpose_of(t, length), length=length)
+    facts |= {"fast": fast, "fast_product": product_words(fast), "lower": lower_fast_length(length)}
+    facts["added"] = fast - length
     if free is None:
-        rule = IdleRule(META.id, TITLE, "middle", "medium", lambda _t, _o: lines, facts)
+        rule = IdleRule(META.id, TITLE, "middle", "medium", lines, facts)
         return [replace(one, where=where or one.where) for one in idle_finding(t, rule)]
     tasks = np.concatenate([each.tasks for each in found])
     kept = sum(each.ns * each.calls.transform.kept for each in found) / max(sum(each.ns for each in found), 1)
@@ -151,7 +150,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     others[tasks] = False
     tasks = np.concatenate([tasks, np.flatnonzero(others)])
     kept_ns = kept * float(time[tasks].sum())
-    kernels = KernelRule(META.id, TITLE, MIN_BUSY_SHARE, kept_ns, lines, "medium", facts)
+    kernels = KernelRule(META.id, TITLE, kept_ns=kept_ns, evidence=lines, confidence="medium", facts=facts)
     return [replace(one, where=where or one.where) for one in kernel_finding(t, kernels, tasks)]
 
 
@@ -179,15 +178,15 @@ def slow_calls(t: Tables) -> list[Calls]:
 
     Where the window has no inputs, they are those of a step of the attribution window that calls the same operators.
     """
-    info = t.capture.info
-    limit = MIN_SLOWDOWN_MKL if t.device_id < 0 and info is not None and info.flags.mkl else CONVOLVED
+    # Factors of some tens that MKL sums up directly take 1.3 to 4 times as long, with pocketfft hardly longer.
+    limit = 2.0 if t.device_id < 0 and t.capture.known.flags.mkl else CONVOLVED
     _, *known, _ = _by_step(t.named)
-    like = {_names(t.named, rows): rows for rows in known}
+    like = {tuple(map(t.named.name, rows.tolist())): rows for rows in known}
     found: dict[Transform, list[int]] = defaultdict(list)
     for rows in _by_step(t)[:-1]:
-        with_inputs = rows if t.named is t else _like(like, _names(t, rows))
+        with_inputs = rows if t.named is t else _like(like, tuple(map(t.name, rows.tolist())))
         for row, its in zip(rows.tolist(), with_inputs.tolist(), strict=False):
-            transform = _transform(t.named, its)
+            transform = transform_of(t.named.name(its), *_inputs(t.named, its))
             if transform is not None and transform.slowdown >= limit:
                 found[transform].append(row)
     return [Calls(transform, np.array(rows, np.intp)) for transform, rows in found.items()]
@@ -213,14 +212,6 @@ def _like(known: Mapping[tuple[str, ...], Rows], names: tuple[str, ...]) -> Rows
         if names and (step * num)[-len(names) :] == names:
             of_names.append(np.tile(rows, num)[-len(names) :])
     return of_names[0] if of_names else np.empty(0, np.intp)
-
-
-def _names(t: Tables, rows: Rows) -> tuple[str, ...]:
-    return tuple(map(t.name, rows.tolist()))
-
-
-def _transform(t: Tables, row: int) -> Transform | None:
-    return transform_of(t.name(row), *_inputs(t, row))
 
 
 def _inputs(t: Tables, row: int) -> tuple[str, str, str]:
@@ -266,33 +257,22 @@ def _places(t: Tables, found: Sequence[_Slow]) -> tuple[Where, ...]:
     return tuple(line_at(t, *line) for line in list(lines)[:5])
 
 
-def _facts(t: Tables, calls: Calls) -> Facts:
-    length = calls.length
-    fast, lower = fast_length(length), lower_fast_length(length)
-    product = product_words(fast)
-    added, kind = fast - length, purpose_of(t, length)
-    return {"kind": kind, "length": length, "fast": fast, "fast_product": product, "lower": lower, "added": added}
-
-
 def purpose_of(t: Tables, length: int) -> Purpose:
     """Return what transforms of a length are for: whether they are padded with zeros, and transformed back."""
     t = t.named
     rows = t.calls(TRANSFORMS, Kind.OP)
     back = contains(t.covering(t.calls(_INVERSE, Kind.OP)), t.trace.events.start[rows]).tolist()
-    each = [(_transform(t, row), is_back) for row, is_back in zip(rows.tolist(), back, strict=True)]
+    each = [
+        (transform_of(t.name(row), *_inputs(t, row)), is_back) for row, is_back in zip(rows.tolist(), back, strict=True)
+    ]
     if not any((is_back or one.is_inverse) and length in one.lengths for one, is_back in each if one is not None):
         return "spectrum"
-    is_padded = any(True for _ in _padding(t, length))
-    return "convolution" if is_padded and not _keeps_spectrum(t) else "periodic"
-
-
-def _keeps_spectrum(t: Tables) -> bool:
-    """Return whether the data flow shows weights or constants of the program that are a spectrum, with its length."""
+    # Weights or constants of the program that are a spectrum have its length.
     flow = t.capture.dataflow
     reads = (use for one in flow.operators for use in one.reads if use.shape) if flow is not None else ()
-    return flow is not None and any(
-        use.dtype.startswith("complex") and flow.values[use.value].role in _OWN for use in reads
-    )
+    spectra = [use.value for use in reads if use.dtype.startswith("complex")]
+    keeps_spectrum = flow is not None and any(flow.values[each].role in _OWN for each in spectra)
+    return "convolution" if any(True for _ in _padding(t, length)) and not keeps_spectrum else "periodic"
 
 
 def _padding(t: Tables, length: int) -> Iterator[Frame | None]:

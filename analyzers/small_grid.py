@@ -65,7 +65,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     is_small = (
         (grid > 0) & (grid < 0.5 * num_sms) & (length >= MIN_RATED_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
     )
-    tasks = np.flatnonzero(is_small & free) if is_small.any() else np.zeros(0, np.intp)
+    tasks = np.flatnonzero(is_small & free)
     if not len(tasks):
         return []
     # Which tasks have the device for themselves for most of their time.
@@ -77,8 +77,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         start, end = t.tasks.start[tasks[mine]], t.tasks.end[tasks[mine]]
         beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
         alone[mine] = beside <= 0.5 * (end - start)  # of a kernel's time that other streams may fill at most
-    runs_alone = alone
-    tasks = tasks[runs_alone]
+    tasks = tasks[alone]
     kept = float((length[tasks] * (grid[tasks] / num_sms)).sum())
     longest = tasks[np.argsort(-length[tasks], kind="stable")[:3]].tolist()
     evidence = [

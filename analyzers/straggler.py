@@ -63,11 +63,6 @@ def _is_of_work(finding: Finding) -> bool:
     return kind not in ("slow-group", "late-begin", "turns") and cause not in _SLOWER
 
 
-def _has_more(finding: Finding) -> bool:
-    cause = str(finding.facts.get("cause") or "")
-    return cause == "more-work" or cause.startswith("compute-")
-
-
 ADVICE = (
     Advice(
         id="even-out-ranks",
@@ -80,7 +75,11 @@ ADVICE = (
 # what this one has too many. A DistributedSampler shares a dataset out like that; sizes that the script
 # computes from the rank become the same on all: num = total // world_size""",
         needs="what the script gives each rank: how many samples, of which lengths, by a branch on the rank",
-        when=lambda f, p: p.trains is not False and _is_of_work(f) and _has_more(f),
+        when=lambda f, p: (
+            p.trains is not False
+            and _is_of_work(f)
+            and str(f.facts.get("cause") or "").startswith(("more-work", "compute-"))
+        ),
         of="others_share",  # which then have what this one no longer has
     ),
     Advice(
@@ -226,9 +225,6 @@ def _finding(
             "begins_late_rank": c.ranks[begin].rank if begin is not None and kind in ("late-begin", "turns") else None,
             "cause": c.reason.cause,
             "cause_ms": c.reason.more_ns / 1e6,
-            "slower_by": c.reason.ratio,
-            "slower_kernel": c.reason.kernel,
-            "num_ranks": len(c.ranks),
             "others_share": 1 - 1 / len(c.ranks),
             **facts,
         },
@@ -263,7 +259,6 @@ def _late(c: Comparison) -> list[Finding]:
         *([no_core] if reason.cause == "no-core" else []),
         late_rank=numbers[0],
         confidence="low" if reason.cause == "no-core" else None,
-        hosts=_hosts(c, numbers),
     )
     return [replace(found, where=reason.where)]
 
@@ -284,14 +279,8 @@ def _slow_links(c: Comparison) -> list[Finding]:
             slow.more_ns,
             f"Collectives{of} among {who} transfer {more} a step longer than the same in {others}{rates}.",
             members=list(slow.members),
-            hosts=_hosts(c, slow.members),
         )
     ]
-
-
-def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
-    """Return the machines that these ranks ran on, as far as they were recorded."""
-    return sorted({p.host for p in c.ranks if p.rank in members and p.host})
 
 
 def _bubbles(c: Comparison) -> list[Finding]:
@@ -316,8 +305,7 @@ def _uneven_exchange(c: Comparison) -> list[Finding]:
         "step, mean of the ranks."
     )
     title = f"All-to-all is uneven: rank {rank} exchanges {ratio:.1f} × as much as the mean"
-    exchange: dict[str, object] = {"is_exchange": True}
-    return [_finding(c, "uneven-exchange", title, waited, text, late_rank=rank, confidence="medium", **exchange)]
+    return [_finding(c, "uneven-exchange", title, waited, text, confidence="medium", late_rank=rank, is_exchange=True)]
 
 
 def _late_begin(c: Comparison) -> list[Finding]:

@@ -33,7 +33,6 @@ META = RuleMeta(
     legend=Legend("operators computed in a wider type than needed", "#6f8a2b"),
     changes=("single-precision",),
     needs=("data flow",),
-    former=(("float64", "double-precision"),),
 )
 
 

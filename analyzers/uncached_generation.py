@@ -53,7 +53,6 @@ read = keys[:, :, : length + 1]""",
 )
 
 
-MIN_REPEATED_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Each token is generated from all positions again, without a cache of keys and values"
 
 
@@ -65,7 +64,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the part of operators that is computed again."""
     found = t.growing_calls
-    return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_REPEATED_SHARE)
+    return EMPTY if found is None else worth_claiming(t, left, union(found.host))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -80,7 +79,7 @@ def find(t: Tables) -> list[Finding]:
     if t.device_id < 0:
         again = duration(total(union(found.host)) / t.steps.num)
         texts = [text, f"Operators compute {again} a step of positions that the call before had."]
-        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: texts))
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=texts))
     tasks, spare = tasks_of(t, found)
     kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - spare)).sum())
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_REPEATED_SHARE, kept, [text]), tasks)
+    return kernel_finding(t, KernelRule(META.id, TITLE, kept_ns=kept, evidence=[text]), tasks)

@@ -44,15 +44,10 @@ def find(t: Tables) -> list[Finding]:
     title = "The host launches nothing, for a reason the trace does not show"
     if t.device_id < 0:
         title = "The program runs code between its operators that the recording does not show"
-    elif _share_unlaunched(t) > 0.5:  # of the idle time
-        title = "The device is idle, and the file holds no launch that shows why"
+    else:
+        rows = t.causes.of(META.id)
+        length, gap = (t.causes.end - t.causes.start)[rows], t.causes.gap[rows]
+        unknown = (t.gaps.launch[gap] < 0) & (t.gaps.after[gap] >= 0)  # the launch of the next task is not in the file
+        if 2 * length[unknown].sum() > length.sum():
+            title = "The device is idle, and the file holds no launch that shows why"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", confidence="low"))
-
-
-def _share_unlaunched(t: Tables) -> float:
-    """Return the share of it before tasks whose launch is not in the file."""
-    rows = t.causes.of(META.id)
-    length = (t.causes.end - t.causes.start)[rows]
-    gap = t.causes.gap[rows]
-    unknown = (t.gaps.launch[gap] < 0) & (t.gaps.after[gap] >= 0)
-    return float(length[unknown].sum() / max(int(length.sum()), 1))

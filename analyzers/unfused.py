@@ -38,7 +38,6 @@ META = RuleMeta(
     legend=Legend("a fused operator was written out", "#8c6d31"),
     changes=("fused-attention", "fused-norm"),
     needs=("data flow",),
-    former=(("attention", "unfused-attention"),),
 )
 ADVICE = (
     Advice(
@@ -53,14 +52,10 @@ ADVICE = (
         least=0.7,  # torch's operator reads and writes more than one pass does: casts, sums for the weights
     ),
 )
-_MASKS = frozenset({"masked_fill", "where", "add"})
-MIN_PYTHON_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield what is written out, but for runs of pointwise operators."""
-    from diagnose.dataflow.graph import base_name  # only a recorded data flow needs it
-
     for one in flow.found.unfused:
         if one.kind == "pointwise":
             continue
@@ -73,8 +68,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         title = f"A {one.kind} is written out in single operators"
         if is_attention:
             title = "Attention runs as separate operators around a softmax"
-        names = {base_name(flow.found.graph.operators[i]) for i in one.work.operators}
-        facts: Facts = {"kind": one.kind, "on_host": True, "has_mask": not names.isdisjoint(_MASKS)}
+        facts: Facts = {"kind": one.kind, "on_host": True}
         if one.kind == "norm":
             facts = {**facts, "norm": norm_of(flow.found.graph.flow, one.work.operators)}
         yield Avoidable(title, text, one.work, one.work.lines, facts, one.avoidable, "medium", one.products)
@@ -85,7 +79,7 @@ def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     if one.joined and t.device_id >= 0:
         return EMPTY
     calls = python_calls(t, flow, (*one.work.operators, *one.joined))
-    return last_parts(t, flow, one) if calls >= MIN_PYTHON_CALLS else EMPTY
+    return last_parts(t, flow, one) if calls >= 3 else EMPTY  # fewer are a function of torch that consists of several
 
 
 _RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False)
@@ -94,10 +88,9 @@ claim, claim_host = _RULE.claim, _RULE.claim_host
 
 def find(t: Tables) -> list[Finding]:
     """Name what is written out, and of a norm the call in its place."""
-    return [_with_call(finding) for finding in _RULE.find(t)]
-
-
-def _with_call(finding: Finding) -> Finding:
-    norm = finding.facts.get("norm")
-    call = call_facts(norm, finding.where) if isinstance(norm, Norm) else {}
-    return replace(finding, facts={**finding.facts, "norm": None, "call": call})
+    found = []
+    for each in _RULE.find(t):
+        norm = each.facts.get("norm")
+        call = call_facts(norm, each.where) if isinstance(norm, Norm) else {}
+        found.append(replace(each, facts={**each.facts, "norm": None, "call": call}))
+    return found

@@ -26,7 +26,6 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import place_of_call
-from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, quantiles, subtract, union
@@ -52,9 +51,9 @@ META = RuleMeta(
 # Tensors that are read or written for each parameter by the eight operations of one update (mul, lerp, mul, addcmul,
 # sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two
 # moments read, all but the gradient written.
-PASSES, FUSED_PASSES = 21, 7
+KEPT_SHARE = 7 / 21
+_PASSES = "Its kernels read or write 21 tensors for each parameter, where one fused kernel takes 7."
 _OF_PASSES = frozenset({"Adam", "AdamW"})
-MIN_LOOP_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
 _MULTI_TENSOR = r"multi_tensor|multi_tensor_apply|foreach|[Ff]used"
 _NAME = r"Optimizer\.step#(?P<name>\w+)"
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
@@ -89,7 +88,7 @@ def one_by_one(t: Tables) -> Intervals:
     if not len(rows):
         return t.updates
     calling = min(float(quantiles(end[rows] - start[rows], 0.1)[0]), TINY_OPERATOR_NS)
-    stays = FUSED_PASSES / PASSES if optimizer_facts(t)["name"] in _OF_PASSES else 1.0
+    stays = KEPT_SHARE if optimizer_facts(t)["name"] in _OF_PASSES else 1.0
     kept = np.maximum(end[rows] - start[rows] - calling, 0) * stays
     first = np.searchsorted(start[rows], t.updates.start)
     last = np.searchsorted(start[rows], t.updates.end) - 1
@@ -101,55 +100,42 @@ def one_by_one(t: Tables) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
     facts, nodes = optimizer_facts(t), np.flatnonzero(t.graphed_updates)
-    number = f"Its kernels read or write {PASSES} tensors for each parameter, where one fused kernel takes "
-    number += f"{FUSED_PASSES}."
     if not calls_of_step(t).calls and nodes.size:
-        kept_ns = float((t.tasks.end - t.tasks.start)[nodes].sum()) * FUSED_PASSES / PASSES
+        kept_ns = float((t.tasks.end - t.tasks.start)[nodes].sum()) * KEPT_SHARE
         title = "The graph holds an Adam that updates parameters by many kernels"
         known = {"name": "Adam", "launches": len(nodes) / t.steps.num, "has_device": True, "in_graph": True}
-        rule = KernelRule(META.id, title, kept_ns=kept_ns, evidence=(number,), confidence="medium", facts=known)
+        rule = KernelRule(META.id, title, kept_ns=kept_ns, evidence=(_PASSES,), confidence="medium", facts=known)
         return kernel_finding(t, rule, nodes)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
-    idle = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
-    idle = [replace(finding, where=_or_where_made(t, finding.where)) for finding in idle]
-    tasks = _separate_passes(t) if facts["name"] in _OF_PASSES else np.empty(0, np.intp)
+    idle = idle_finding(t, IdleRule(META.id, title, evidence=[text], facts=facts))
+    made = t.capture.known.optimizer.made
+    if made is not None and t.named is t and idle and not any(place.file for place in idle[0].where):
+        # The line that makes the optimizer, where none shows a line that calls it. The attribution window, whose lines
+        # are merged with these, has them where the timing window has none.
+        op = idle[0].where[0].op if idle[0].where else None
+        lines = place_of_call(made) or (Where(made.file, made.begin[0]),)
+        idle = [replace(idle[0], where=(*(replace(each, op=op) for each in lines), *idle[0].where))]
+    tasks = np.empty(0, np.intp)
+    if facts["name"] in _OF_PASSES:  # queued behind other tasks, and no kernel that updates the whole state at once
+        mine = (t.tasks.launch >= 0) & contains(t.updates, t.trace.events.start[t.tasks.launch])
+        tasks = np.flatnonzero(mine & ~t.tasks_matching(FUSED) & ~late_tasks(t.trace, t.tasks))
     passing = title if is_loop(t) else f"{facts['name']} passes over its tensors again and again"
     busy = kernel_finding(t, KernelRule(META.id, passing, facts=facts), tasks)
     if not busy:
         return idle
-    spared_ns = busy[0].total_ns * (1 - FUSED_PASSES / PASSES)
+    spared_ns = busy[0].total_ns * (1 - KEPT_SHARE)
     base = idle[0] if idle else replace(busy[0], lost_ns=0.0, total_ns=0, evidence=(text,))
     return [
         replace(
             base,
             lost_ns=base.lost_ns + spared_ns / t.steps.num,
             total_ns=base.total_ns + int(spared_ns),
-            evidence=(*base.evidence, *busy[0].evidence, number),
+            evidence=(*base.evidence, *busy[0].evidence, _PASSES),
             tasks=tasks,
         )
     ]
-
-
-def _or_where_made(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Return the places, with the line that makes the optimizer where none shows a line that calls it.
-
-    The attribution window, whose lines are merged with these, has them where the timing window has none.
-    """
-    made = t.capture.info.optimizer.made if t.capture.info else None
-    if made is None or t.named is not t or any(place.file for place in where):
-        return where
-    place = place_of_call(made) or (Where(made.file, made.begin[0]),)
-    return (*(replace(each, op=where[0].op if where else None) for each in place), *where)
-
-
-def _separate_passes(t: Tables) -> Rows:
-    """Return the tasks of the optimizer's step that were queued behind others and update no whole state at once."""
-    called = t.trace.events.start[t.tasks.launch]
-    mine = (t.tasks.launch >= 0) & contains(t.updates, called)
-    found: Rows = np.flatnonzero(mine & ~t.tasks_matching(FUSED) & ~late_tasks(t.trace, t.tasks))
-    return found
 
 
 class _Calls(NamedTuple):
@@ -179,7 +165,7 @@ def optimizer_facts(t: Tables) -> Facts:
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
     return {
-        **(as_facts(t.capture.info.optimizer) if t.capture.info else {}),
+        **as_facts(t.capture.known.optimizer),
         **calls_of_step(t)._asdict(),
         "name": first["name"] if first else "the optimizer",
         "has_device": t.device_id >= 0,
@@ -187,7 +173,10 @@ def optimizer_facts(t: Tables) -> Facts:
 
 
 def is_loop(t: Tables) -> bool:
-    """Return whether the optimizer's step launches kernels tensor by tensor."""
+    """Return whether the optimizer's step launches kernels tensor by tensor.
+
+    A foreach optimizer makes about 10 to 30 launches, a fused one 1 to 4 for each group of tensors.
+    """
     step = calls_of_step(t)
     few = step.launches / 2 if t.device_id >= 0 else 1.0
-    return not step.calls_model and step.launches >= MIN_LOOP_LAUNCHES and step.multi_tensor < few
+    return not step.calls_model and step.launches >= 50 and step.multi_tensor < few

@@ -82,7 +82,7 @@ def find(t: Tables) -> list[Finding]:
     title = "The recording is of a cold start: capture again once steps are steady"
     if total(pieces_of(t, META.id)) < THRESHOLDS.cold_share * (t.causes.end - t.causes.start).sum():
         title = "One-off work is in the recording: a steady step has none of it"
-    return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))
+    return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside(t, META.id)))
 
 
 MIN_FIRST_RATIO = 3.0  # of the gap before a kernel's first launch over those before its later ones

@@ -18,7 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
 from diagnose.model.locations import at_line
-from diagnose.model.records import ExpressionRecord, LoadedRecord
+from diagnose.model.records import ExpressionRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
@@ -62,7 +62,6 @@ ADVICE = (
     ),
 )
 MIN_SHARE = 0.03  # of the step, and of loading: what a step's length varies by from run to run
-NARROWER = 0.5  # of the time that is saved with half of the bytes
 MAX_CACHED_BYTES = 4 << 30  # of results for all samples, as SharedCache keeps by default
 MAX_NAMED = 3
 
@@ -114,7 +113,7 @@ def find(t: Tables) -> list[Finding]:
         _TITLES[first.kind],
         probe="middle",
         confidence=first.confidence,
-        evidence=lambda _t, _o: texts,
+        evidence=texts,
         facts=known,
     )
     return [replace(each, where=where) for each in idle_finding(t, rule)]
@@ -137,9 +136,7 @@ def _wasted(t: Tables) -> Intervals:
     """
     wastes = _wastes(t)
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
-    if not wastes or not len(rows):
-        return EMPTY
-    if loading_facts(t)["keeps_up"]:
+    if not wastes or not len(rows) or loading_facts(t)["keeps_up"]:
         return EMPTY
     share, in_process = min(sum(waste.share for waste in wastes), 1.0), loads_in_process(t)
     loading = union(EMPTY, t.covering(rows))
@@ -154,10 +151,11 @@ def _wasted(t: Tables) -> Intervals:
 
 def _wastes(t: Tables) -> list[_Waste]:
     """Return what can be avoided, nothing twice, the largest part first."""
-    info = t.capture.info
-    loaded = info.loaded if info is not None else LoadedRecord()
-    if info is None or not loaded.total_ns:
+    loaded = t.capture.known.loaded
+    if not loaded.total_ns:
         return []
+    from diagnose.dataflow.width import narrows_inputs  # only a recorded data flow needs it
+
     chosen = max(batch_order(t).share, restart_share(t) or 0.0) if loads_in_process(t) else 0.0
     total_ns = loaded.total_ns / max(1 - chosen, MIN_SHARE)  # of loading; the samples alone were loaded again
     rows = loaded.expressions
@@ -169,48 +167,32 @@ def _wastes(t: Tables) -> list[_Waste]:
         for row in sorted(range(len(rows)), key=lambda row: (-rows[row].ns, row)):
             ns = rows[row].ns - sum(part for other, part in saved.items() if row in (other, *rows[other].inside))
             if whether(rows[row]) and ns >= MIN_SHARE * total_ns and taken.isdisjoint((row, *rows[row].inside)):
-                found.append(_known(rows[row], kind, ns / total_ns))
+                one, share = rows[row], ns / total_ns
+                what = f" ({one.what})" if one.what else ""
+                again = "in every sample" if kind == "constant" else "each time that a sample is loaded"
+                text = (
+                    f"The result of {one.text}{what} in line {one.line} of {one.file.rpartition('/')[2]} is the same "
+                )
+                text += f"{again}, and takes {percent(share, 0)} of loading."
+                found.append(_Waste(share, text, (one,), kind))
                 saved[row] = ns
                 taken.add(row)
 
     take("constant", lambda one: one.is_constant and not one.is_written)
     free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}
-    for name, parts in (("cut", _unused(free)), ("wide", _narrower(free, is_narrow=loaded.narrow or _is_narrowed(t)))):
+    unused = {row: one.own_ns * (1 - one.used) for row, one in free.items() if one.used < 1}
+    # Arrays of float64 that nothing but loading gets to see: half of the bytes, and of the time.
+    is_narrow = loaded.narrow or (t.flow is not None and narrows_inputs(t.flow.found.graph))
+    wide = {row: one.own_ns / 2 for row, one in free.items() if is_narrow and one.is_wide and one.used == 1}
+    for waste_of, parts in ((_cut, unused), (_wide, wide)):
         share = sum(parts.values()) / total_ns
         if share >= MIN_SHARE:
-            found.append(_PARTS[name]([rows[row] for row in parts], share))
+            found.append(waste_of([rows[row] for row in sorted(parts, key=lambda row: -parts[row])], share))
             saved |= parts
-    if info.loader.comes_again is True:
+    if t.capture.known.loader.comes_again is True:
         size = MAX_CACHED_BYTES * max(loaded.samples, 1)
         take("repeated", lambda o: o.is_repeated and bool(o.what) and o.num_bytes * loaded.dataset_size <= size)
     return sorted(found, key=lambda waste: -waste.share)
-
-
-def _known(one: ExpressionRecord, kind: str, share: float) -> _Waste:
-    what = f" ({one.what})" if one.what else ""
-    again = "in every sample" if kind == "constant" else "each time that a sample is loaded"
-    text = f"The result of {one.text}{what} in line {one.line} of {one.file.rpartition('/')[2]} is the same {again}"
-    return _Waste(share, f"{text}, and takes {percent(share, 0)} of loading.", (one,), kind)
-
-
-def _unused(free: Mapping[int, ExpressionRecord]) -> dict[int, float]:
-    """Return what results take of which samples use a part, the one that takes most first."""
-    parts = {row: one.own_ns * (1 - one.used) for row, one in free.items() if one.used < 1}
-    return dict(sorted(parts.items(), key=lambda item: -item[1]))
-
-
-def _is_narrowed(t: Tables) -> bool:
-    """Return whether the step makes what it gets in float64 narrower before it computes with it."""
-    from diagnose.dataflow.width import narrows_inputs  # only a recorded data flow needs it
-
-    flow = t.flow
-    return flow is not None and narrows_inputs(flow.found.graph)
-
-
-def _narrower(free: Mapping[int, ExpressionRecord], *, is_narrow: bool) -> dict[int, float]:
-    """Return what arrays of float64 take that nothing but loading gets to see, the one that takes most first."""
-    parts = {row: NARROWER * one.own_ns for row, one in free.items() if is_narrow and one.is_wide and one.used == 1}
-    return dict(sorted(parts.items(), key=lambda item: -item[1]))
 
 
 def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
@@ -227,6 +209,3 @@ def _wide(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
     text = f"Lines {', '.join(map(str, sorted({one.line for one in ones})))} of {most.file.rpartition('/')[2]}"
     text += f" compute in float64, as {most.text} ({most.what}); the step computes nothing in float64."
     return _Waste(share, text, tuple(ones), "wide", "medium")
-
-
-_PARTS = {"cut": _cut, "wide": _wide}

@@ -51,14 +51,6 @@ META = RuleMeta(
         "sparse-embeddings",
     ),
     needs=("data flow",),
-    former=(
-        ("one-hot", "one-hot-product"),
-        ("padding", "padded-batch"),
-        ("ignored rows", "ignored-targets"),
-        ("subnormal", "subnormal-numbers"),
-        ("sorted", "full-sort"),
-        ("untouched rows", "dense-embedding-gradients"),
-    ),
 )
 ADVICE = (
     Advice(
@@ -189,8 +181,8 @@ claim, claim_host = _RULE.claim, _RULE.claim_host
 
 def find(t: Tables) -> list[Finding]:
     """Name what can be avoided; of padded batches first the line that pads them, or the function that makes them."""
-    found, info = _RULE.find(t), t.capture.info
-    if not found or found[0].facts["kind"] != "padding" or info is None:
+    found, info = _RULE.find(t), t.capture.known
+    if not found or found[0].facts["kind"] != "padding":
         return found
     by, length = info.loader.batches_by, found[0].facts["padded_to"]
     where = tuple(

@@ -176,18 +176,15 @@ farthest = distance.masked_fill(~same, float("-inf")).amax(1)
 
 
 MIN_REPEATS = 0.5  # of the operators: those of loops 0.8 to 1, of a loss written out in twenty lines 0.2 to 0.35
-MIN_READS = 8  # numbers a step that are read one by one
 
 
-def _reads(finding: Finding) -> float:
+def _repeats(finding: Finding, num_reads: float = 0) -> bool:
+    """Return whether a loop of the script's, and not of the model's layers, calls operators one by one.
+
+    ``num_reads`` numbers or more it reads one by one in a step.
+    """
     issuer = finding.facts.get("issuer")
-    return issuer.get("reads", 0.0) if isinstance(issuer, dict) else 0.0
-
-
-def _repeats(finding: Finding) -> bool:
-    """Return whether a loop of the script's, and not of the model's layers, calls operators one by one."""
-    issuer = finding.facts.get("issuer")
-    if not isinstance(issuer, dict) or issuer.get("repeats", 1.0) < MIN_REPEATS:
+    if not isinstance(issuer, dict) or issuer.get("repeats", 1.0) < MIN_REPEATS or issuer.get("reads", 0) < num_reads:
         return False
     return not issuer.get("in_model") or issuer.get("num", 0.0) >= MIN_IN_MODEL
 
@@ -434,7 +431,7 @@ values = torch.stack([value.detach() for value in values]).tolist()
 # counts of each class without a loop; they add up in a tensor, which is read when they are wanted
 seen = torch.bincount(target, minlength=num_classes)
 hits = torch.bincount(target[pred == target], minlength=num_classes)""",
-        when=lambda f, _: f.facts.get("has_device") is not False and _repeats(f) and _reads(f) >= MIN_READS,
+        when=lambda f, _: f.facts.get("has_device") is not False and _repeats(f, num_reads=8),
     ),
     _LOOP,
 )

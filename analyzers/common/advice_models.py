@@ -99,7 +99,11 @@ def vectorised_loop(least: float, most: float) -> Model:
         own = t.issued
         if not finding.facts.get("issuer") or "kind" in finding.facts or not total(own):
             return None
-        host, events, tasks = _with_backward(t, own), t.trace.events, t.tasks
+        events, tasks, rows = t.trace.events, t.tasks, t.host_rows(Kind.OP)
+        # The backward of what the loop called has the same sequence numbers.
+        numbers = events.sequence[rows[contains(own, events.start[rows])]]
+        nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
+        host = union(own, t.covering(nodes[among(events.sequence[nodes], numbers[numbers >= 0])]))
         calls = t.blocking_calls
         calls = calls[contains(own, events.start[calls])]
         length = (tasks.end - tasks.start).astype(np.float64)
@@ -121,14 +125,3 @@ def vectorised_loop(least: float, most: float) -> Model:
         )
 
     return effect
-
-
-def _with_backward(t: Tables, own: Intervals) -> Intervals:
-    """Return the times of a loop's calls with those of the backward of what it called: the same sequence numbers."""
-    events = t.trace.events
-    rows = t.host_rows(Kind.OP)
-    called = rows[contains(own, events.start[rows])]
-    nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
-    numbers = events.sequence[called]
-    mine = nodes[among(events.sequence[nodes], numbers[numbers >= 0])]
-    return union(own, t.covering(mine))

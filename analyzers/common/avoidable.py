@@ -115,11 +115,10 @@ class AvoidableRule(NamedTuple):
         if self.by_time:
             parts.sort(key=lambda one: -total(self.time_of(t, flow, one)))
         first, texts = parts[0], [one.text for one in parts[:3]]
-        former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
-        facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
-        if isinstance(first.facts.get("rewrite"), Rewrite):
+        facts = dict(first.facts)
+        if isinstance(facts.get("rewrite"), Rewrite):
             facts["rewrite"] = joined([one.facts["rewrite"] for one in parts[:3]])._asdict()
-        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, lambda _t, _o: texts, facts)
+        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, texts, facts)
         found = idle_finding(t, rule)
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, parts, rule)
@@ -217,7 +216,12 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
     def detect(flow: Flow) -> Iterable[Avoidable]:
         for one in flow.found.loops:
             if one.kind in titles:
-                line = _in_loop(flow, one)
+                # The innermost call in a statement that loops, of those that make all of it. A loop whose turns are
+                # chains is the outermost: those further in may go along the chain.
+                lines = one.called[::-1] if one.longest_chain == 1 else ()
+                heads = flow.source.loops
+                within = (each for each in lines if any(a < each.line <= b for a, b in heads.get(each.file, ())))
+                line = next(within, one.line)
                 text = f"The loop at {at(line)} makes {one.num_calls} calls a step{words(one)}"
                 facts: dict[str, object] = {"kind": one.kind, "num_calls": one.num_calls}
                 facts |= {"issuer": issuer(line, one.work)} | {
@@ -233,16 +237,6 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
     # it is not in them.
     keeps_work = "independent" in titles
     return AvoidableRule(meta, detect, 0.05, calling_time, min_work=0.0, keeps_work=keeps_work, by_time=True)
-
-
-def _in_loop(flow: Flow, one: Loop) -> Frame:
-    """Return the line of a loop: the innermost one in a statement that loops, of those that call all of it.
-
-    A loop whose turns are chains is the outermost: those further in may go along the chain.
-    """
-    lines = one.called[::-1] if one.longest_chain == 1 else ()
-    within = (line for line in lines if any(a < line.line <= b for a, b in flow.source.loops.get(line.file, ())))
-    return next(within, one.line)
 
 
 def calling_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:

@@ -7,12 +7,12 @@ or workers load what they choose.
 from __future__ import annotations
 
 import re
-from collections.abc import Set
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.locate import seen_during
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains, distinct, total
@@ -20,12 +20,12 @@ from diagnose.model.locations import FRAME, INSTALLED
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["BatchOrder", "batch_order", "makes_iterators"]
+__all__ = ["MIN_LINE_SAMPLES", "BatchOrder", "batch_order", "makes_iterators"]
 
 _LOADER = r"torch/utils/data/dataloader\.py\(\d+\): "
 _NEXT, _CHOOSES = re.compile(f"{_LOADER}__next__$"), re.compile(f"{_LOADER}_next_index$")
 _BEGINS = re.compile(f"{_LOADER}(_get_iterator|_reset)$")
-MIN_DRAW_SAMPLES = 8  # within loading: of fewer the share is that of the frames, which recording makes longer
+MIN_LINE_SAMPLES = 8  # within loading: of fewer one line has most by chance
 
 
 class BatchOrder(NamedTuple):
@@ -48,15 +48,22 @@ def batch_order(t: Tables) -> BatchOrder:
     chooses, others = _functions_in(t, _CHOOSES)
     samples, run = t.capture.samples, t.capture.run
     sampled = {*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)}
-    known = t.capture.info.loader.chosen_by if t.capture.info else ()
+    known = t.capture.known.loader.chosen_by
     functions = {(file, function) for file, _, function in sampled}
-    mine, shared, within = ({at for at in functions if _is_one_of(at, of)} for of in (chooses, others, loading))
+    # The profiler cuts folders off the files that samples have whole.
+    mine, shared, within = (
+        {at for at in functions if any(at[1] == name and f"/{at[0]}".endswith(f"/{file}") for file, name in of)}
+        for of in (chooses, others, loading)
+    )
     own = {(of, line) for of, first, last, _ in known for line in range(first, last + 1)}
     chosen = {place for place in sampled if place[::2] in mine}
     places = {place[:2] for place in chosen if place[::2] not in shared or place[:2] in own}
-    share = _sampled_share(t, places) if places else None
-    if share is None:  # or it is a library's
-        share = _framed_share(t) if chooses else 0.0
+    seen = seen_during(t, t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))))
+    if places and seen.total() >= MIN_LINE_SAMPLES:
+        share = sum(num for place, num in seen.items() if place[:2] in places) / seen.total()
+    else:  # or it is a library's
+        choosing, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
+        share = choosing / max(loaded, 1) if chooses else 0.0
     return BatchOrder(frozenset(places), frozenset(within), share)
 
 
@@ -76,29 +83,6 @@ def _outside_torch(t: Tables, names: npt.NDArray[np.int32]) -> set[tuple[str, st
     found = (FRAME.match(t.trace.names[name]) for name in distinct(names).tolist())
     known = ((INSTALLED.sub("", match["file"]), match["function"]) for match in found if match)
     return {at for at in known if not at[0].startswith("torch/")}
-
-
-def _is_one_of(at: tuple[str, str], functions: set[tuple[str, str]]) -> bool:
-    """Return whether a sampled function is one of those: the profiler cuts folders off their files."""
-    return any(at[1] == name and f"/{at[0]}".endswith(f"/{file}") for file, name in functions)
-
-
-def _sampled_share(t: Tables, places: Set[tuple[str, int]]) -> float | None:
-    """Return the share of the samples within loading that are at these lines; None of too few."""
-    samples = t.capture.samples
-    if samples is None or not t.trace.epoch_ns:
-        return None
-    loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
-    place = samples.place[contains(loading, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)]
-    if len(place) < MIN_DRAW_SAMPLES:
-        return None
-    mine = np.array([(file, line) in places for file, line, _ in samples.places], bool)
-    return float(mine[place].mean())
-
-
-def _framed_share(t: Tables) -> float:
-    chosen, loaded = (total(t.named.covering(_frames(t, name))) for name in (_CHOOSES, _NEXT))
-    return chosen / max(loaded, 1)
 
 
 def makes_iterators(t: Tables) -> float | None:

@@ -7,10 +7,12 @@ show it. Nodes of a CUDA graph have no operators: of one size are torch's own po
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import among, contains, grouped
 from diagnose.model.shapes import num_elements
 from diagnose.perf_model.op_cost import is_pointwise, output_size
@@ -58,13 +60,25 @@ def written_out_attention(t: Tables) -> list[WrittenOut]:
 
 
 def chains(t: Tables) -> list[Chain]:
-    """Return the runs in time order.
+    """Return the runs in time order, then those among the nodes of graphs: torch's kernels of one grid.
 
     Neither the optimizer's own kernels nor those within written-out attention count: other rules name them. A run
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
-    each other.
+    each other. Kernels in graphs that a compiler or a library wrote are fused as far as their authors could.
     """
-    return [*_chains(t), *_chains_in_graphs(t)]
+    given, kernel, grid = t.operator_inputs, t.trace.events.name[t.tasks.row], t.trace.events.grid[t.tasks.row]
+    found = [
+        Chain(run, tuple(given.texts[n] for n in given.name[run].tolist()), took, longest)
+        for run, took, longest in _runs(t, _sizes(t), given.name)
+    ]
+    nodes = t.graph_nodes & (grid > 0) & t.tasks_matching(_OF_TORCH) & ~t.graphed_updates
+    if not nodes.any():
+        return found
+    group = _alike(t, nodes & tasks_of(t, "elementwise", "copy"), t.tasks.launch, grid)
+    return found + [
+        Chain(run, tuple(functor(t.name(row)) for row in t.tasks.row[run].tolist()), took, longest, in_graph=True)
+        for run, took, longest in _runs(t, group, kernel)
+    ]
 
 
 def pointwise_tasks(t: Tables) -> Mask:
@@ -72,53 +86,17 @@ def pointwise_tasks(t: Tables) -> Mask:
     return _sizes(t) > 0
 
 
-def _chains_in_graphs(t: Tables) -> list[Chain]:
-    """Return the runs among the nodes of graphs: torch's pointwise kernels of one grid and about the same time.
-
-    Kernels that a compiler or a library wrote are fused as far as their authors could, and do not count.
-    """
-    nodes, name, length = t.graph_nodes, t.trace.events.name[t.tasks.row], t.tasks.end - t.tasks.start
-    if not nodes.any():
-        return []
-    mine = nodes & t.tasks_matching(_OF_TORCH) & ~t.graphed_updates
-    mine &= tasks_of(t, "elementwise", "copy")
-    grid, found = t.trace.events.grid[t.tasks.row], list[Chain]()
-    for tasks in t.streams.values():
-        if not mine[tasks].any():
-            continue
-        one, two = tasks[:-1], tasks[1:]
-        ratio = np.maximum(length[one], 1) / np.maximum(length[two], 1)
-        alike = mine[one] & mine[two] & (t.tasks.launch[one] == t.tasks.launch[two])
-        alike &= (grid[one] > 0) & (grid[one] == grid[two]) & (np.maximum(ratio, 1 / ratio) <= MAX_TIME_RATIO)
-        begin = np.flatnonzero(np.append(True, ~alike))
-        end = np.append(begin[1:], len(tasks))
-        changes = np.append(0, np.cumsum(name[one] != name[two]))  # of the kernel, up to each task
-        worth = changes[end - 1] > changes[begin]
-        for first, last in zip(begin[worth].tolist(), end[worth].tolist(), strict=True):
-            run = tasks[first:last]
-            ops = tuple(functor(t.name(row)) for row in t.tasks.row[run].tolist())
-            found.append(Chain(run, ops, int(length[run].sum()), int(length[run].max()), in_graph=True))
-    return found
-
-
-def _chains(t: Tables) -> list[Chain]:
-    size, inputs_of = _sizes(t), t.operator_inputs
+def _runs(t: Tables, group: Ints, name: npt.NDArray[np.integer]) -> Iterator[tuple[Rows, int, int]]:
+    """Yield the neighbours on a stream in one group, 0 for none, with several names; their time and the longest, ns."""
     length = t.tasks.end - t.tasks.start
-    found: list[Chain] = []
     for tasks in t.streams.values():
-        begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
+        begin = np.flatnonzero(np.diff(group[tasks], prepend=-1) != 0)
         end = np.append(begin[1:], len(tasks))
-        name = inputs_of.name[tasks]
-        changes = np.append(0, np.cumsum(np.diff(name) != 0))  # of the operator, up to each task
-        worth = (size[tasks[begin]] > 0) & (changes[end - 1] > changes[begin])
-        time, longest = (ufunc.reduceat(length[tasks], begin)[worth].tolist() for ufunc in (np.add, np.maximum))
-        name = name.tolist()
-        runs = zip(begin[worth].tolist(), end[worth].tolist(), time, longest, strict=True)
-        found += [
-            Chain(tasks[first:last], tuple(inputs_of.texts[n] for n in name[first:last]), took, most)
-            for first, last, took, most in runs
-        ]
-    return found
+        changes = np.append(0, np.cumsum(np.diff(name[tasks]) != 0))  # of the name, up to each task
+        worth = (group[tasks[begin]] > 0) & (changes[end - 1] > changes[begin])
+        took, longest = (ufunc.reduceat(length[tasks], begin)[worth].tolist() for ufunc in (np.add, np.maximum))
+        runs = (tasks[a:b] for a, b in zip(begin[worth].tolist(), end[worth].tolist(), strict=True))
+        yield from zip(runs, took, longest, strict=True)
 
 
 def _sizes(t: Tables) -> Ints:
@@ -129,7 +107,8 @@ def _sizes(t: Tables) -> Ints:
     asked_names = np.flatnonzero(np.bincount(inputs_of.name[inputs_of.name >= 0], minlength=1))
     pointwise[asked_names] = [is_pointwise(inputs_of.texts[name]) for name in asked_names.tolist()]
     if not inputs_of.is_known.any():
-        return _alike(t, pointwise[inputs_of.name] & ~_of_other_rules(t))
+        mine = pointwise[inputs_of.name] & ~_of_other_rules(t) & tasks_of(t, "elementwise", "copy")
+        return _alike(t, mine & (t.tasks.end - t.tasks.start >= MIN_SIZED_NS))
     shaped = np.flatnonzero(pointwise[inputs_of.name] & inputs_of.is_known)
     if not len(shaped):
         return size
@@ -143,15 +122,18 @@ def _sizes(t: Tables) -> Ints:
     return size
 
 
-def _alike(t: Tables, pointwise: Mask) -> Ints:
-    """Return a number for each task that neighbours on a stream share which take about the same time, 0 for others."""
-    group = np.zeros(len(pointwise), np.int64)
-    mine = pointwise & tasks_of(t, "elementwise", "copy")
-    length = np.maximum(t.tasks.end - t.tasks.start, 1)
-    mine &= length >= MIN_SIZED_NS
+def _alike(t: Tables, mine: Mask, *columns: npt.NDArray[np.integer]) -> Ints:
+    """Return a number for each task that neighbours on a stream share which are alike, 0 for others.
+
+    They take about the same time, and have the same values in the columns.
+    """
+    group, length = np.zeros(len(mine), np.int64), np.maximum(t.tasks.end - t.tasks.start, 1)
     for tasks in t.streams.values():
-        ratio = length[tasks][1:] / length[tasks][:-1]
-        alike = mine[tasks][1:] & mine[tasks][:-1] & (np.maximum(ratio, 1 / ratio) <= MAX_TIME_RATIO)
+        one, two = tasks[:-1], tasks[1:]
+        ratio = length[two] / length[one]
+        alike = mine[one] & mine[two] & (np.maximum(ratio, 1 / ratio) <= MAX_TIME_RATIO)
+        for column in columns:
+            alike &= column[one] == column[two]
         group[tasks] = np.where(mine[tasks], 1 + np.append(0, np.cumsum(~alike))[: len(tasks)], 0)
     return group
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines, source_line
+from diagnose.analyzers.common.locate import enclosing_operators, locate_one, ranked_places, sampled_lines, source_line
 from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.events import Kind
@@ -80,7 +80,7 @@ def pieces_of(t: Tables, rule: str) -> Intervals:
     return Intervals(t.causes.start[rows], t.causes.end[rows])
 
 
-def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float) -> Intervals:
+def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float = 0.05) -> Intervals:
     """Return what of ``found`` is left to claim, nothing where all of it is a smaller share of the steps."""
     start, end = t.steps.window
     return intersect(left, found) if total(found) >= min_share * (end - start) else EMPTY
@@ -145,7 +145,7 @@ class IdleRule:
     title: str
     probe: Literal["launch", "middle", "start"] = "launch"
     confidence: Confidence = "high"
-    evidence: Callable[[Tables, IdleGaps], Sequence[str]] | None = None
+    evidence: Sequence[str] = ()
     facts: Facts = field(default_factory=dict)
     cause: Cause | None = None  # of host work that is looked for under a busy device too, where no idle time shows it
 
@@ -161,7 +161,7 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     what = f"idle gap{some}" if t.device_id >= 0 else f"interval{some} of the {thread_of(t)}"
     evidence = [
         f"{len(o.gap)} {what} in {_extent(t, o, lost)} ({percent(lost / t.steps.step_ns)}).",
-        *(idle.evidence(t, o) if idle.evidence else ()),
+        *idle.evidence,
     ]
     return [
         Finding(
@@ -228,15 +228,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
     largest = np.argsort(-cost_ns, kind="stable")[:200]  # of the largest gaps: they stand for the rest
-    found = locate(t, probe.thread[largest], probe.time[largest])
-    of_object: dict[int, int] = {}  # gaps at one place share the object: the place itself is compared once for all
-    for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):
-        of_object[id(where)] = of_object.get(id(where), 0) + lost
-    cost: dict[Where, int] = {}
-    for where in {id(where): where for where in found}.values():
-        bare = replace(where, stack=())
-        cost[bare] = cost.get(bare, 0) + of_object[id(where)]
-    ranked = sorted(cost, key=lambda where: -cost[where])
+    ranked = [where for where, _ in ranked_places(t, probe.thread[largest], probe.time[largest], cost_ns[largest])]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
     named = {(where.file, where.line) for where in lines}
     ranked = [w for w in ranked if (w.file or w.op or w.library) and (w.file, w.line) not in named]
@@ -273,11 +265,11 @@ def _task(t: Tables, row: int) -> str:
     return t.name(int(t.tasks.row[row])) if row >= 0 else ""
 
 
-def calls_inside(t: Tables, o: IdleGaps) -> list[str]:
-    """Name the runtime calls that took the time, the longest first."""
+def calls_inside(t: Tables, rule: str) -> list[str]:
+    """Name the runtime calls that took the idle time of a rule, the longest first."""
     rows = t.host_rows(Kind.RUNTIME)
     events = t.trace.events
-    inside = covered(o.pieces, events.start[rows], events.end[rows])
+    inside = covered(pieces_of(t, rule), events.start[rows], events.end[rows])
     rows, inside = rows[inside > 0], inside[inside > 0]
     names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, inside.astype(np.float64), minlength=len(names))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import locate
+from diagnose.analyzers.common.locate import ranked_places
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
@@ -57,6 +57,10 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
     if is_minor(t, tasks, waste.min_share):
         return []
     kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
+    longest = np.argsort(-length, kind="stable")
+    longest = longest[t.tasks.launch[tasks[longest]] >= 0][:200]
+    rows, events = t.tasks.launch[tasks[longest]], t.trace.events
+    places = ranked_places(t, events.thread[rows], events.start[rows], length[longest])
     return [
         Finding(
             rule=waste.rule,
@@ -71,23 +75,11 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
                 f"{percent(time / busy, 0)} of the busy time.",
                 *waste.evidence,
             ),
-            where=_where(t, tasks[np.argsort(-length, kind="stable")]),
+            where=tuple(where for where, _ in places[:3]),
             confidence=waste.confidence,
             facts=waste.facts,
         )
     ]
-
-
-def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
-    """Return the places of tasks, given the longest first: those that take most of the time of 200."""
-    tasks = tasks[t.tasks.launch[tasks] >= 0][:200]
-    rows, events = t.tasks.launch[tasks], t.trace.events
-    cost: dict[Where, int] = {}
-    length = (t.tasks.end - t.tasks.start)[tasks]
-    for place, took in zip(locate(t, events.thread[rows], events.start[rows]), length.tolist(), strict=True):
-        bare = replace(place, stack=())
-        cost[bare] = cost.get(bare, 0) + took
-    return tuple(sorted(cost, key=lambda place: -cost[place])[:3])
 
 
 def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:

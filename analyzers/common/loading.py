@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Set
+from itertools import compress
 
 import numpy as np
 
-from diagnose.analyzers.common.batch_order import BatchOrder, batch_order, makes_iterators
+from diagnose.analyzers.common.batch_order import MIN_LINE_SAMPLES, BatchOrder, batch_order, makes_iterators
 from diagnose.analyzers.common.idioms import idiom_facts
-from diagnose.analyzers.common.locate import MAX_LINES_APART, source_line
+from diagnose.analyzers.common.locate import MAX_LINES_APART, seen_during, source_line
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
@@ -28,16 +29,13 @@ from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["loading_evidence", "loading_facts", "restart_share"]
 
-# Loaders that begin anew for each batch: ``next(iter(loader))`` draws the order of all samples to read a few.
-
-MIN_CALLS = 4  # fewer may be epochs
 MIN_RESTARTED = 0.9  # of the calls: with epochs of a few batches some go on
 _ORDERS = ("aten::randperm", "aten::multinomial")
 _BEGIN = r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$"
 
 
 def restart_share(t: Tables) -> float | None:
-    """Return which share of loading beginning anew takes: drawing the order, and making a list of it.
+    """Return the share of loading that ``next(iter(loader))`` takes to draw the order, and to make a list of it.
 
     That is from the begin of the call to the first operator that reads samples. None where most calls go on with an
     order that is there, or frames show that the loader makes no iterator for them, so that a sampler of the script's
@@ -50,7 +48,7 @@ def restart_share(t: Tables) -> float | None:
     calls = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     rows = host_rows(t.trace, t.main, Kind.OP)
     draws = rows[among(events.name[rows], [names.index(each) for each in _ORDERS if each in names])]
-    if len(calls) < MIN_CALLS or not len(draws):
+    if len(calls) < 4 or not len(draws):  # fewer calls may be epochs
         return None
     start, end = events.start[calls], events.end[calls]
     drawn = np.searchsorted(events.start[draws], start)
@@ -65,25 +63,12 @@ def restart_share(t: Tables) -> float | None:
     return float((until - start)[restarted].sum() / max(int((end - start).sum()), 1))
 
 
-MIN_SAMPLES = 5
-MIN_LINE_SAMPLES, MIN_LINE_SHARE = 8, 0.5  # within loading: of fewer one line has most by chance
-MIN_STEP_LINE_SAMPLES = 12  # of recorded steps: they are taken more exactly than the others, which are left out then
-# A function of up to so many sampled lines is named as one, where one loop of it has less than most of its samples.
-MAX_FUNCTION_LINES, MAX_FUNCTION_SHARE = 12, 0.75
-MIN_LOOP_LINE_SHARE = 0.3  # that one line of a longer loop has, for the loop's function to be named
-MAX_BETWEEN = 4  # lines from one sampled line of a function to the next
-MIN_WITHIN = 4  # samples of a function: of fewer it is chance that none lies outside of loading
-MAX_OUTSIDE = 0.05  # of a function's samples: beyond one, it is the loop that loads and trains
+MIN_LINE_SHARE = 0.5  # of the samples within loading
+MIN_LOOP_LINE_SHARE = 0.3  # that one line has, for its function to be named where its loop has less than half
 MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
-MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and watched: of two batches one waits longer than the other
 MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs: workers that are started again make most of them
-NEARLY_ALL = 0.95  # of the other waits: a busy machine makes some of them long
-MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
-_CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
-# Of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing.
-MIN_WAITING_SHARE = 0.5
 MIN_READY = 0.8  # of the batches, from which on workers keep up: taking a batch is what takes time
 
 
@@ -92,7 +77,7 @@ def loading_facts(t: Tables) -> Facts:
     rows = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     names = {t.name(row) for row in rows.tolist()}
     lengths = (t.trace.events.end - t.trace.events.start)[rows]
-    known = t.capture.info.loader if t.capture.info else LoaderRecord()
+    known = t.capture.known.loader
     single = any("SingleProcess" in name for name in names)
     by_workers = any("MultiProcess" in name for name in names)
     if (by_workers and not single and known.num_workers == 0) or (single and not by_workers and known.num_workers):
@@ -100,7 +85,12 @@ def loading_facts(t: Tables) -> Facts:
     first_share = _first_batch_share(t, lengths, known.num_batches)
     starts = bool(known.num_workers) and not known.persistent_workers and (first_share or 0.0) >= MIN_FIRST_SHARE
     keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY and not starts
-    share = _waiting_share(t, rows, single=single, busy=known.workers_busy) if not keeps_up else None
+    share = None  # of loading, in which it waits off the CPU
+    if not keeps_up and single:
+        seen, waiting = waiting_share(t, t.covering(rows), least=0.0)
+        share = int(waiting.sum()) / int(seen.sum()) if seen.sum() >= 5 else None
+    elif not keeps_up and known.workers_busy is not None:
+        share = 1 - known.workers_busy
     order, restarts = batch_order(t), restart_share(t)
     by_sampler = order.share >= MIN_LINE_SHARE and (single or keeps_up) and not (starts or restarts)
     return {
@@ -112,9 +102,9 @@ def loading_facts(t: Tables) -> Facts:
         "first_batch_share": first_share,
         "starts_with_epochs": starts,  # a batch that workers have ready meanwhile is taken at once
         "has_device": t.device_id >= 0,
-        "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
-        "cores": t.capture.info.flags.cores if t.capture.info else None,
-        "waits": share is not None and share >= MIN_WAITING_SHARE and not by_sampler,
+        "num_threads": t.capture.known.flags.num_threads,
+        "cores": t.capture.known.flags.cores,
+        "waits": share is not None and share >= 0.5 and not by_sampler,  # it reads or waits then
         "keeps_up": keeps_up,
         "waiting_share": share,
         "restart_share": restarts,
@@ -129,22 +119,9 @@ def loading_facts(t: Tables) -> Facts:
     }
 
 
-def _waiting_share(t: Tables, rows: Ints, *, single: bool, busy: float | None) -> float | None:
-    """Return for which part of its time loading waits off the CPU, None where too little was seen of it."""
-    if not single:
-        return None if busy is None else 1 - busy
-    seen, waiting = waiting_share(t, t.covering(rows), least=0.0)
-    num = int(seen.sum())
-    return int(waiting.sum()) / num if num >= MIN_SAMPLES else None
-
-
 def _sampler_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     """Return the user's line that the sampler computes at most often, and what it draws there."""
-    samples = t.capture.samples
-    if samples is None or not order.places:
-        return {}
-    inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
-    seen = Counter(samples.places[row] for row in samples.place[inside].tolist())
+    seen = seen_during(t, during)
     mine = {place: num for place, num in seen.items() if place[:2] in order.places and is_own_file(place[0])}
     if not mine:
         return {}
@@ -162,43 +139,42 @@ def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     recorded count too, where they show a call of the dataset or a function that mostly loads; which line of several
     beside each other it is, those of recorded steps show, which are taken more exactly.
     """
-    samples, run, whole = t.capture.samples, t.capture.run, 0.0
-    seen: Counter[tuple[str, int]] = Counter()
-    places: Counter[tuple[str, int, str]] = Counter()
-    still: Counter[tuple[str, int]] = Counter()
-    functions: dict[tuple[str, int], str] = {}
-    loads: Set[tuple[str, str]] = frozenset()
-    if samples is not None and t.trace.epoch_ns and len(during.start):
-        inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
-        computing = samples.place[inside & (samples.running != 0)]
-        places.update(samples.places[row] for row in computing.tolist())
-        at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
-        seen.update(at)
-        still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
-        functions = {(file, line): function for file, line, function in samples.places}
-        watched = contains(span(*t.steps.window), samples.time_ns - t.trace.epoch_ns)
-        loads, whole = _of_samples(samples, inside, watched)
-    recorded = Counter(seen)
-    if run is not None and seen and sum(seen.values()) < MIN_STEP_LINE_SAMPLES:
-        paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
-        inner = [p[0] for p in paths if (p[0][0], p[0][2]) in loads or any(name in _OF_A_DATASET for *_, name in p)]
-        seen.update(place[:2] for place in inner)
+    samples, run = t.capture.samples, t.capture.run
+    if samples is None or not t.trace.epoch_ns or not len(during.start):
+        return {}
+    time = samples.time_ns - t.trace.epoch_ns
+    inside = contains(during, time) & (samples.place >= 0)
+    every = [samples.places[row] for row in samples.place[inside].tolist()]
+    running = [runs != 0 for runs in samples.running[inside].tolist()]
+    places = Counter(compress(every, running))
+    recorded = Counter(place[:2] for place in every)
+    seen, computing = Counter(recorded), Counter(place[:2] for place in compress(every, running))
+    functions = {(file, line): function for file, line, function in samples.places}
+    loads, whole = _of_samples(samples, inside, contains(span(*t.steps.window), time))
+    paths = run.paths if run is not None else ()
+    of_dataset = [any(name in _OF_A_DATASET for *_, name in path) for path in paths]
+    if run is not None and 0 < seen.total() < MIN_LINE_SAMPLES:
+        rows = (row for row in run.path.tolist() if row >= 0)
+        inner = [paths[row][0] for row in rows if of_dataset[row] or paths[row][0][::2] in loads]
+        for counted in (seen, computing):
+            counted.update(place[:2] for place in inner)
         places.update(inner)
-    num = sum(seen.values())
+    num = seen.total()
     if num < MIN_LINE_SAMPLES:
         return {}
     called = {place[::2] for place in places if place[2] in _OF_A_DATASET} | loads
-    called |= {p[0][::2] for p in (run.paths if run is not None else ()) if any(n in _OF_A_DATASET for *_, n in p)}
+    called |= {path[0][::2] for path in compress(paths, of_dataset)}
     if order.loading is not None:
         called &= order.loading
     others = [at for at in recorded if (at[0], functions[at]) in called and at not in order.places]
-    of_samples = [at for at in others if not _fetches(t, at, functions[at])]
+    # The head of a loop over batches, as one that evaluates, calls what loads.
+    of_samples = [at for at in others if functions[at] in _OF_A_DATASET or not is_loop_head(source_line(t, *at))]
     if not of_samples:  # in torch's own code, which the line of the training loop calls
         return work_facts(t, places, num, (), order.places)
     most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
     near = [at for at in _lines_around(most, seen, functions) if at not in order.places]
     share = sum(seen[at] for at in near) / num
-    waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
+    waiting = 1 - sum(computing[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
         return work_facts(t, places, num, (), order.places)
     lines = [line for _, line in near]
@@ -212,35 +188,15 @@ def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     }
 
 
-def _fetches(t: Tables, at: tuple[str, int], function: str) -> bool:
-    """Return whether a line is the head of a loop over batches, as one that evaluates: it calls what loads."""
-    return function not in _OF_A_DATASET and is_loop_head(source_line(t, *at))
-
-
 def _lines_around(
     most: tuple[str, int], seen: Counter[tuple[str, int]], functions: dict[tuple[str, int], str]
 ) -> list[tuple[str, int]]:
-    """Return the sampled lines of the loop that one belongs to, or of its short function where others take a part.
-
-    Of a long loop, in which no lines near each other have most of the samples, it is all of the function.
-    """
+    """Return the sampled lines near one, or of its function if those have no majority and the line stands out."""
     file, line = most
     near = [at for at in seen if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART]
-    function = [most]
-    for at in sorted(seen, key=lambda at: abs(at[1] - line)):  # another class may have a function of that name
-        between = min(abs(at[1] - known) for _, known in function)
-        if at[0] == file and functions.get(at) == functions.get(most) and 0 < between <= MAX_BETWEEN:
-            function.append(at)
-    is_short = max(at[1] for at in function) - min(at[1] for at in function) < MAX_FUNCTION_LINES
-    num, num_near = (sum(seen[at] for at in part) for part in (function, near))
-    found = function if is_short and num_near < MAX_FUNCTION_SHARE * num else near
-    if (
-        sum(seen[at] for at in found) >= MIN_LINE_SHARE * seen.total()
-        or seen[most] < MIN_LOOP_LINE_SHARE * seen.total()
-    ):
-        return found
-    whole = [at for at in seen if at[0] == file and functions.get(at) == functions.get(most)]
-    return whole if sum(seen[at] for at in whole) >= MAX_FUNCTION_SHARE * seen.total() else found
+    if 2 * sum(seen[at] for at in near) > seen.total() or seen[most] < MIN_LOOP_LINE_SHARE * seen.total():
+        return near
+    return [at for at in seen if at[0] == file and functions.get(at) == functions.get(most)]
 
 
 def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tuple[str, str]], float]:
@@ -252,7 +208,8 @@ def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tupl
     functions = [(file, function) for file, _, function in samples.places]
     within = Counter(functions[row] for row in samples.place[inside].tolist())
     others = Counter(functions[row] for row in samples.place[watched & ~inside & (samples.place >= 0)].tolist())
-    found = {each for each, num in within.items() if num >= MIN_WITHIN and others[each] <= max(MAX_OUTSIDE * num, 1)}
+    # Of few samples it is chance that none lies outside of loading; of many, one in twenty may be late.
+    found = {each for each, num in within.items() if num >= 4 and others[each] <= max(num / 20, 1)}
     return found, sum(within[each] for each in found) / max(within.total(), 1)
 
 
@@ -262,28 +219,27 @@ def _first_batch_share(t: Tables, lengths: Ints, num_batches: int | None) -> flo
     All steps of the run show it, recorded or not, where a step takes one batch. In a recording an epoch is its batches,
     with or without the call that finds no more.
     """
-    if not num_batches or num_batches < MIN_BATCHES:
+    if not num_batches or num_batches < 3:  # of two batches one waits longer than the other
         return None
-    of_run = [t.capture.run.phase("loading")] if t.capture.run is not None else []
-    watched = [*((waits, num_batches) for waits in of_run), (lengths, num_batches), (lengths, num_batches + 1)]
-    found = (_share_of_first(waits, period) for waits, period in watched)
-    return next((share for share in found if share is not None), None)
-
-
-def _share_of_first(waits: Ints, period: int) -> float | None:
-    """Return the share of the waits at one place of each period, each of which is longer than nearly all others."""
-    if len(waits) < MIN_EPOCHS * period:
-        return None
-    at = max(range(period), key=lambda start: int(waits[start::period].sum()))
-    first, others = waits[at::period], np.delete(waits, np.s_[at::period])
-    if first.min() <= quantiles(others, NEARLY_ALL)[0]:
-        return None
-    return float(first.sum() / max(int(waits.sum()), 1))
+    watched = [(lengths, num_batches), (lengths, num_batches + 1)]
+    if t.capture.run is not None:
+        watched.insert(0, (t.capture.run.phase("loading"), num_batches))
+    for waits, period in watched:
+        if len(waits) >= 2 * period:
+            at = max(range(period), key=lambda start: int(waits[start::period].sum()))
+            first, others = waits[at::period], np.delete(waits, np.s_[at::period])
+            if first.min() > quantiles(others, 0.95)[0]:  # a busy machine makes some of the others long
+                return float(first.sum() / max(int(waits.sum()), 1))
+    return None
 
 
 def _dataset(t: Tables) -> Facts:
     """Return whether the dataset is iterable and which library made it, as far as Python frames show."""
-    found = [_inside(t, row) for row in t.in_window(t.calls(_FETCH, Kind.PYTHON))[:MAX_FETCHES].tolist()]
+    events, rows, found = t.trace.events, t.host_rows(Kind.PYTHON), list[list[str]]()
+    for fetch in t.in_window(t.calls(_FETCH, Kind.PYTHON))[:20].tolist():  # all do the same
+        begun = int(np.searchsorted(events.start[rows], events.start[fetch], side="right"))
+        near = [r for r in rows[begun : begun + 8].tolist() if events.thread[r] == events.thread[fetch]]
+        found.append([t.name(r) for r in near if events.end[r] <= events.end[fetch]])
     first = [frames[0] for frames in found if frames]
     if not first:
         return {}
@@ -291,15 +247,6 @@ def _dataset(t: Tables) -> Facts:
     files = [name.rpartition("(")[0] for frames in found for name in frames if is_user_file(name)]
     library = files[0].split("/", maxsplit=1)[0] if files and not is_own_file(files[0]) else ""
     return {"iterable": iterable, "library": library}
-
-
-def _inside(t: Tables, fetch: int) -> list[str]:
-    """Return the names of the first Python frames that began inside one."""
-    events = t.trace.events
-    rows = t.host_rows(Kind.PYTHON)
-    first = int(np.searchsorted(events.start[rows], events.start[fetch], side="right"))
-    near = [r for r in rows[first : first + _CALLS].tolist() if events.thread[r] == events.thread[fetch]]
-    return [t.name(r) for r in near if events.end[r] <= events.end[fetch]]
 
 
 def loading_evidence(facts: Facts) -> list[str]:

@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Rows
-from diagnose.model.dataflow import Frame
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, contains, distinct
 from diagnose.model.locations import FRAME, INSTALLED, is_own_file, is_user_file
@@ -38,6 +37,7 @@ __all__ = [
     "locate_one",
     "place_of_call",
     "places_of",
+    "ranked_places",
     "sampled_lines",
     "seen_during",
     "source_line",
@@ -92,16 +92,32 @@ def locate_one(t: Tables, thread: int, time: int) -> Where:
 
 def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
     """Return, for each thread and time, where it was as far as the trace shows."""
-    found, known = [Where()] * len(time), dict[object, Where]()
+    found, known, lines = [Where()] * len(time), dict[object, Where](), t.flow.lines if t.flow else {}
     for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)
         for i, (work, frames) in zip(mine.tolist(), _open(t, one, time[mine]), strict=True):
-            calls, line = _calls(t, work), _line_of_flow(t, work)
+            # The data flow's line of the innermost open operator that it knows.
+            calls, line = _calls(t, work), next((lines[row] for row in reversed(work) if row in lines), None)
             alike = calls[0] if calls else None, tuple(_names(t, work)), tuple(_frames(t, work, frames)), line
             if alike not in known:  # all steps pass the same places
-                known[alike] = _place(t, work, frames, line)
+                known[alike] = _traced_place(t, work, frames)
+                if line is not None:
+                    code = source_line(t, line.file, line.line)
+                    known[alike] = replace(
+                        known[alike], file=line.file, line=line.line, function=line.function, code=code
+                    )
             found[i] = known[alike]
     return found
+
+
+def ranked_places(
+    t: Tables, thread: npt.NDArray[np.integer], time: Ints, cost: npt.NDArray[np.integer]
+) -> list[tuple[Where, int]]:
+    """Return where threads were at some times, the place first that costs most, with what it costs."""
+    found = Counter[Where]()
+    for where, each in zip(locate(t, thread, time), cost.tolist(), strict=True):
+        found[replace(where, stack=())] += each
+    return found.most_common()
 
 
 def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]]]:
@@ -112,22 +128,8 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
     return list(zip(rows, stacks, strict=True))
 
 
-def _line_of_flow(t: Tables, work: list[int]) -> Frame | None:
-    """Return the line that the data flow has of the innermost open operator that it knows."""
-    return next((t.flow.lines[row] for row in reversed(work) if row in t.flow.lines), None) if t.flow else None
-
-
-def _place(t: Tables, work: list[int], frames: list[int], line: Frame | None) -> Where:
-    """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
-    found = _traced_place(t, work, frames)
-    if line is None:
-        return found
-    code = source_line(t, line.file, line.line)
-    return replace(found, file=line.file, line=line.line, function=line.function, code=code)
-
-
 def _traced_place(t: Tables, work: list[int], frames: list[int]) -> Where:
-    """Return the place that frames and samples show."""
+    """Return the place that frames and samples show: of the operator alone if they show no line of the user's."""
     here, events = _shown(t, work, frames), t.trace.events
     node = _node_of_torch(t, work, frames)
     of_node = t.links.ops[t.links.nodes == node][:1] if node is not None else ()
@@ -174,7 +176,7 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
                 where = replace(named, op=where.op, stack=where.stack)
                 break
     if where.file is not None:  # the profiler cuts folders off: the name that the sampler has, where one file is meant
-        known = _sampled_files(t).get(PurePosixPath(where.file).name, ())
+        known = t.sampled_files.get(PurePosixPath(where.file).name, ())
         alike = [each for each in known if f"/{each}".endswith(f"/{where.file}")]
         where = replace(where, file=alike[0] if len(alike) == 1 else where.file)
     for call in calls:
@@ -208,25 +210,6 @@ def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
     first, last = np.searchsorted(time, events.start[rows]), np.searchsorted(time, events.end[rows])
     seen = [at for i, j in zip(first.tolist(), last.tolist(), strict=True) for at in place[i:j].tolist()]
     return Counter(samples.places[at] for at in seen)
-
-
-def _samples(t: Tables) -> tuple[Ints, Rows]:
-    """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
-    samples = t.capture.samples
-    assert samples is not None
-    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
-    time = samples.time_ns[kept] - t.trace.epoch_ns
-    order = np.argsort(time, kind="stable")
-    return time[order], samples.place[kept][order].astype(np.intp)
-
-
-def _sampled_files(t: Tables) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    samples, run = t.capture.samples, t.capture.run
-    places = [*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)]
-    for file in {file for file, _, _ in places}:
-        found.setdefault(PurePosixPath(file).name, set()).add(file)
-    return found
 
 
 @lru_cache(maxsize=1024)  # all steps pass the same places
@@ -281,27 +264,21 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     comes first. Of a few dozen samples each of two lines of a loop may have fewer than a single one elsewhere. Lines of
     loading that were seen late, where nothing is loaded, are left out.
     """
-    samples = t.capture.samples
-    if samples is None or not len(during.start) or not t.trace.epoch_ns:
-        return []
-    time = samples.time_ns - t.trace.epoch_ns
-    inside = contains(during, time) & (samples.place >= 0) & ~t.late_samples
-    seen = Counter(samples.place[inside].tolist())
-    total = seen.total()
-    found, places = [], samples.places
-    often = seen.most_common(50)
+    samples, seen, found = t.capture.samples, seen_during(t, during), list[tuple[Where, float]]()
+    if samples is None:
+        return found
+    often, work = seen.most_common(50), t.work_layers.get(t.main)
     near = {
-        row: sum(
-            num
-            for other, num in often
-            if places[row][0] == places[other][0] and abs(places[row][1] - places[other][1]) <= MAX_LINES_APART
-        )
-        for row, _ in often
+        (file, line): sum(num for at, num in often if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART)
+        for (file, line, _), _ in often
     }
-    for row, count in sorted(often, key=lambda item: (-near[item[0]], -item[1]))[:most]:
-        file, line, function = places[row]
-        op = _operator_at(t, time[inside][samples.place[inside] == row])
-        found.append((line_at(t, file, line, function, op), count / total))
+    for place, count in sorted(often, key=lambda item: (-near[item[0][:2]], -item[1]))[:most]:
+        at_place = (samples.place == samples.places.index(place)) & ~t.late_samples
+        time = samples.time_ns[at_place] - t.trace.epoch_ns
+        opened = work.at_each(time[contains(during, time)]) if work else []
+        inner = (next((name for name in _names(t, rows) if not KERNEL_LAUNCH.match(name)), None) for rows in opened)
+        op, _ = (*Counter(inner).most_common(1), (None, 0))[0]
+        found.append((line_at(t, *place, op), count / seen.total()))
     return found
 
 
@@ -312,11 +289,3 @@ def seen_during(t: Tables, during: Intervals) -> Counter[tuple[str, int, str]]:
         return Counter()
     inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0) & ~t.late_samples
     return Counter(samples.places[row] for row in samples.place[inside].tolist())
-
-
-def _operator_at(t: Tables, time: Ints) -> str | None:
-    """Return the operator that the stepping thread was in at most of the times, None between operators."""
-    work = t.work_layers.get(t.main)
-    opened = work.at_each(time) if work else []
-    inner = [next((name for name in _names(t, rows) if not KERNEL_LAUNCH.match(name)), None) for rows in opened]
-    return Counter(inner).most_common(1)[0][0] if inner else None

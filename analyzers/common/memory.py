@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import locate
-from diagnose.model.arrays import Ints, Mask, Rows
-from diagnose.model.diagnosis import Where
+from diagnose.analyzers.common.locate import ranked_places
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
-from diagnose.model.records import OptimizerRecord
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, matching, rows_of
 from diagnose.tables.nvml_readings import device_memory
@@ -51,7 +48,6 @@ NEVER = np.iinfo(np.int64).max  # a block that the recording's end finds held
 PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
 GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
-MAX_TIMELINE_POINTS = 600  # of the timeline: more than a chart has pixels
 _TO_DEVICE = r"(?i)HtoD|HostToDevice"
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
@@ -68,8 +64,11 @@ def memory_of(t: Tables) -> Memory | None:
         return None
     peak = int(inside[blocks.allocated[inside].argmax()])
     time, allocated = int(blocks.time[peak]), int(blocks.allocated[peak])
-    held, timeline = blocks.held_at(time), _timeline(blocks, inside, start)
+    held, timeline, category = blocks.held_at(time), _timeline(blocks, inside, start), _categories(t, blocks)
     device, by_driver = device_of(t) if t.device_id >= 0 else None, device_memory(t)
+    largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
+    rows, events = blocks.row[largest], t.trace.events
+    places = ranked_places(t, events.thread[rows], events.start[rows], blocks.size[largest])
     name = f"GPU {t.device_id}" if t.device_id >= 0 else "host"
     return Memory(
         device=(device.name or f"GPU {device.id}") if device else name,
@@ -78,10 +77,10 @@ def memory_of(t: Tables) -> Memory | None:
         capacity=(device.memory_bytes or None) if device else None,
         peak_at_ns=time - start,
         timeline=timeline,
-        categories_over_time=_over_time(t, blocks, [(ns + start, size) for ns, size, _ in timeline]),
-        by_category=_by_category(t, blocks, held, allocated),
-        by_place=_by_place(t, blocks, held),
-        retries=t.capture.info.memory.retries if t.capture.info else None,
+        categories_over_time=_over_time(blocks, category, timeline, start),
+        by_category=_by_category(t, blocks.size[held], category[held], allocated),
+        by_place=tuple(places[:8]),
+        retries=t.capture.known.memory.retries,
         device_used=by_driver.used if by_driver else None,
         device_total=by_driver.total if by_driver else None,
         other_processes=by_driver.others if by_driver else None,
@@ -115,18 +114,19 @@ def forward_ns(t: Tables) -> float:
 
 def _timeline(blocks: Allocations, inside: Rows, start: int) -> tuple[tuple[int, int, int], ...]:
     """Return the step function, of each interval of time its highest point where there are too many."""
-    if len(inside) > MAX_TIMELINE_POINTS:
-        cuts = distinct(np.linspace(0, len(inside), MAX_TIMELINE_POINTS, endpoint=False).astype(np.intp))
+    if len(inside) > 600:  # a chart has no more pixels
+        cuts = distinct(np.linspace(0, len(inside), 600, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
     columns = (blocks.time[inside] - start, blocks.allocated[inside], blocks.reserved[inside])
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _over_time(t: Tables, blocks: Allocations, points: list[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
-    """Return what each category holds at each (time, allocated), the largest first; they sum to what is allocated."""
-    times = np.array([time for time, _ in points], np.int64)
-    category = _categories(t, blocks, np.arange(len(blocks.taken)))
-    held: dict[str, Ints] = {}
+def _over_time(
+    blocks: Allocations, category: npt.NDArray[np.str_], timeline: tuple[tuple[int, int, int], ...], start: int
+) -> dict[str, tuple[int, ...]]:
+    """Return what each category holds at each point, the largest first; they sum to what is allocated."""
+    since, allocated, _ = np.array(timeline, np.int64).T
+    times, held = since + start, dict[str, Ints]()
     for name in dict.fromkeys(category.tolist()):
         mine = np.flatnonzero(category == name)
         taken, freed = np.argsort(blocks.taken[mine]), np.argsort(blocks.freed[mine])
@@ -137,59 +137,55 @@ def _over_time(t: Tables, blocks: Allocations, points: list[tuple[int, int]]) ->
             - gone[np.searchsorted(blocks.freed[mine][freed], times, side="right")]
         )
     known = sum(held.values(), np.zeros(len(times), np.int64))
-    held[BEFORE] = np.maximum(np.array([size for _, size in points], np.int64) - known, 0)
+    held[BEFORE] = np.maximum(allocated - known, 0)
     ranked = sorted(held, key=lambda name: -int(held[name].max(initial=0)))
     return {name: tuple(held[name].tolist()) for name in ranked if held[name].max(initial=0) > 0}
 
 
-def _by_category(t: Tables, blocks: Allocations, held: Rows, allocated: int) -> dict[str, int]:
+def _by_category(t: Tables, size: Ints, category: npt.NDArray[np.str_], allocated: int) -> dict[str, int]:
     """Return what each category holds of what is allocated, the largest first.
 
     What was there before the recording is divided if a capture holds how large the parameters and the optimizer's state
     are, of which the recording may have seen a part being taken.
     """
-    category = _categories(t, blocks, held)
-    found = Counter({name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())})
+    found = Counter({name: int(size[category == name].sum()) for name in dict.fromkeys(category.tolist())})
     before = max(allocated - found.total(), 0)
-    main = t.capture.info.optimizer if t.capture.info is not None else OptimizerRecord()
+    main = t.capture.known.optimizer
     every = (main, *main.others)
     parameters = min(sum(one.param_bytes or 0 for one in every), before)
     state = min(max(sum(one.state_bytes or 0 for one in every) - found[OPTIMIZER], 0), before - parameters)
     if parameters:
         found.update({PARAMETERS: parameters, OPTIMIZER: state, OTHERS: before - parameters - state})
-        return {name: size for name, size in found.most_common() if size or name in category}
+        return {name: held for name, held in found.most_common() if held or name in category}
     found[BEFORE] += before
     return dict(found.most_common())
 
 
-def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.str_]:
-    """Return what each of the given blocks is for."""
-    taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
-    never = blocks.freed[held] > t.steps.window[1]
-    same = _same_call(t, blocks, held)
-    # Which blocks were taken inside a call that copies from the host to the device.
-    time = blocks.taken[held]
-    rows = blocks.row[held]
-    events = t.trace.events
-    found = np.zeros(len(time), bool)
+def _categories(t: Tables, blocks: Allocations) -> npt.NDArray[np.str_]:
+    """Return what each block is for."""
+    taken, freed = _phase(t, blocks.taken), _phase(t, blocks.freed)
+    same = np.zeros(len(taken), bool)  # the call of the optimizer that took them gave them back itself
+    if len(t.updates.start):
+        call = np.maximum(np.searchsorted(t.updates.start, blocks.taken, side="right") - 1, 0)
+        same = blocks.freed <= t.updates.end[call]
+    events, is_input = t.trace.events, np.zeros(len(taken), bool)  # taken inside a call that copies to the device
     copies = [n for n, name in enumerate(t.trace.names) if re.search(_TO_DEVICE, name[:40])]
     launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
     called = np.sort(events.start[launch], kind="stable")
     for thread, layers in t.work_layers.items() if len(called) else ():
-        mine = np.flatnonzero(events.thread[rows] == thread)
+        mine = np.flatnonzero(events.thread[blocks.row] == thread)
         for depth in range(len(layers.rows)):
-            open_rows = layers.open_in(depth, time[mine])
+            open_rows = layers.open_in(depth, blocks.taken[mine])
             is_op = (open_rows >= 0) & (events.kind[np.maximum(open_rows, 0)] == Kind.OP)
             begin, end = events.start[np.maximum(open_rows, 0)], events.end[np.maximum(open_rows, 0)]
             inside = np.searchsorted(called, end) > np.searchsorted(called, begin)
-            found[mine[is_op & inside]] = True
-    is_input = found
+            is_input[mine[is_op & inside]] = True
     category: npt.NDArray[np.str_] = np.select(
         [
             taken == _OPTIMIZER_PHASE,
             taken == _BACKWARD_PHASE,
             is_input,
-            never,
+            blocks.freed > t.steps.window[1],
             freed == _FORWARD_PHASE,
         ],
         [
@@ -218,32 +214,6 @@ def _backward(t: Tables) -> Intervals:
     return t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
 
 
-def _same_call(t: Tables, blocks: Allocations, held: Rows) -> Mask:
-    """Return which blocks the call of the optimizer that took them gave back itself."""
-    during = t.updates
-    if not len(during.start):
-        return np.zeros(len(held), bool)
-    call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)
-    same: Mask = blocks.freed[held] <= during.end[call]
-    return same
-
-
-def _by_place(t: Tables, blocks: Allocations, held: Rows) -> tuple[tuple[Where, int], ...]:
-    events = t.trace.events
-    largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
-    rows = blocks.row[largest]
-    cost: dict[Where, int] = {}
-    for where, size in zip(
-        locate(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
-    ):
-        bare = replace(where, stack=())
-        cost[bare] = cost.get(bare, 0) + size
-    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:8]
-
-
-HOST = -1
-
-
 class Allocations(NamedTuple):
     """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
 
@@ -264,7 +234,7 @@ def find_allocations(t: Tables) -> Allocations | None:
     """Return the blocks of the busiest device, of the host where there is none; None where they were not recorded."""
     events = t.trace.events
     rows = rows_of(t.trace, Kind.MEMORY)
-    rows = rows[(events.device[rows] == (t.device_id if t.device_id >= 0 else HOST)) & (events.sequence[rows] >= 0)]
+    rows = rows[(events.device[rows] == max(t.device_id, -1)) & (events.sequence[rows] >= 0)]  # -1: the host
     if not len(rows):
         return None
     size, address = events.size[rows], events.correlation[rows]

@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from diagnose.analyzers.common.locate import MAX_LINES_APART
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import RANDOM_DRAW
 from diagnose.tables import Tables
 
 __all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
 
-MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
-MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
 
 _IMAGE = re.compile(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
 _TABLE = re.compile(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
@@ -69,7 +68,10 @@ def sample_work(line: SampledLine) -> str:
         if shown.search(line.text):
             return work
     known = all(_OF_PYTHON.search(call) or re.search(_OF_ARRAYS, call) for call in _calls(line.text))
-    return "loop" if known and _is_loop(line) else ""
+    is_of_samples = line.function in _PER_SAMPLE
+    is_loop = line.function in _COMPREHENSIONS or (line.in_loop and not is_of_samples)
+    is_loop |= bool(re.search(_LOOP, line.text)) and not (is_of_samples and re.match(_HEAD, line.text))
+    return "loop" if known and is_loop else ""
 
 
 def holds_lock(line: SampledLine) -> bool:
@@ -109,12 +111,6 @@ def _calls(text: str) -> list[str]:
     return [name for name in re.findall(_CALL, text.partition("#")[0]) if name not in _KEYWORDS]
 
 
-def _is_loop(line: SampledLine) -> bool:
-    own = line.in_loop and line.function not in _PER_SAMPLE
-    per_sample = line.function in _PER_SAMPLE and bool(re.match(_HEAD, line.text))
-    return line.function in _COMPREHENSIONS or own or (bool(re.search(_LOOP, line.text)) and not per_sample)
-
-
 def work_facts(
     t: Tables,
     seen: Mapping[tuple[str, int, str], int],
@@ -131,32 +127,30 @@ def work_facts(
         slow: file and line of those that most of the loading is spent on, if any, the one that is named first.
         choosing: file and line of those that choose the samples.
     """
-    lines = {place: _line(t, place) for place in seen}
+    lines = {}
+    for file, line, function in seen:
+        around = [head for head, last in t.capture.loops.get(file, ()) if head < line <= last]
+        text, *heads = (t.capture.lines.get((file, each), "").strip() for each in (line, *around))
+        lines[file, line, function] = SampledLine(text, function, bool(around), tuple(heads))
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
     drawn = (place for place in seen if RANDOM_DRAW.search(lines[place].text) and place[:2] not in choosing)
-    draws = sorted(place for place in drawn if not _workers_agree(t, place))
+    # Workers change nothing of what is drawn from a seed of each sample, or for the samples' order.
+    seeded = {
+        place for place in seen if place[1] in t.capture.seeded.get(place[0], ()) or re.search(_SAMPLER, place[0])
+    }
+    draws = sorted(set(drawn) - seeded)
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
+    # The file that makes the loader may make the samples' transforms too.
+    made = t.capture.known.loader.made
+    beside = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {
-        "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
+        "holds_lock": 2 * locked >= max(total, 1),  # with less of it a thread has something to gain
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
-        **_drawn_beside(t),
+        **({"drawn_beside": {"file": made.file, "line": beside[0]}} if made is not None and beside else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
-
-
-def _workers_agree(t: Tables, place: tuple[str, int, str]) -> bool:
-    """Return whether workers change nothing of what a line draws: from a seed of each sample, or the samples' order."""
-    file, line, _ = place
-    return line in t.capture.seeded.get(file, ()) or re.search(_SAMPLER, file) is not None
-
-
-def _drawn_beside(t: Tables) -> Facts:
-    """Return where samples may draw in the file that makes the loader, whose transforms may be made there."""
-    made = t.capture.info.loader.made if t.capture.info else None
-    lines = t.capture.draws.get(made.file, ()) if made is not None else ()
-    return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
 
 
 def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:
@@ -165,10 +159,3 @@ def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:
         return False
     inner = bool({place[2], draw[2]} & _COMPREHENSIONS) and place[1] - draw[1] <= MAX_LINES_APART
     return place[2] == draw[2] or inner
-
-
-def _line(t: Tables, place: tuple[str, int, str]) -> SampledLine:
-    file, line, function = place
-    around = [head for head, last in t.capture.loops.get(file, ()) if head < line <= last]
-    heads = tuple(t.capture.lines.get((file, head), "").strip() for head in around)
-    return SampledLine(t.capture.lines.get((file, line), "").strip(), function, bool(around), heads)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from diagnose.model.dataflow import Dataflow, Operator, Use
+from diagnose.model.dataflow import Dataflow, Operator
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import Where
 from diagnose.model.shapes import num_elements
@@ -45,10 +45,12 @@ def norm_of(flow: Dataflow, rows: Iterable[int]) -> Norm | None:
     if not means:
         return None
     over, _ = means.most_common(1)[0]
+    # Weight and bias have the size of the last dimension if that is reduced, else that of the channels.
+    num = over.shape[-1] if over.dims == (len(over.shape) - 1,) else over.shape[1]
     named = {
         what: name.rpartition(".")[2]
         for what, operator in (("weight", "mul"), ("bias", "add"))
-        if (name := _parameter(flow, forward, operator, _num_affine(over.shape, over.dims)))
+        if (name := _parameter(flow, forward, operator, num))
     }
     is_centred = any(_CENTRED.match(one.name) for one in forward)
     is_sample = any(_SAMPLE.match(one.name) and "correction=0" not in one.attributes for one in forward)
@@ -63,16 +65,7 @@ def _reduced(one: Operator) -> _Reduced | None:
         given = re.search(r"dim=[\[(]?([-\d, ]+)", one.attributes)
         numbers = [int(n) for n in re.findall(r"-?\d+", given[1])] if given else []
         dims = tuple(sorted(n % len(read.shape) for n in numbers))
-    return _Reduced(read.shape, dims, _is_channels_last(read)) if dims else None
-
-
-def _is_channels_last(use: Use) -> bool:
-    return len(use.stride) > 2 and use.stride[1] == 1
-
-
-def _num_affine(shape: Sequence[int], dims: Sequence[int]) -> int:
-    """Return how many elements weight and bias have: of a norm of the last dimension as it has, else as channels."""
-    return shape[-1] if dims == (len(shape) - 1,) else shape[1]
+    return _Reduced(read.shape, dims, len(read.stride) > 2 and read.stride[1] == 1) if dims else None
 
 
 def _parameter(flow: Dataflow, forward: Iterable[Operator], operator: str, num: int) -> str:

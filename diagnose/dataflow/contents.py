@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
 from diagnose.dataflow.ignored import ignored_rows
 from diagnose.dataflow.masked import masked_rows
-from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.dataflow import Frame, Operator
 from diagnose.model.shapes import num_elements
 
 __all__ = ["WorkOnNothing", "unread_results", "untouched_rows", "work_on_nothing"]
 
 MIN_COLUMNS = 32  # of one-hot rows: a product with few columns costs no more than a lookup
 MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes as long as a dense one
-MIN_PADDED = 0.1
 MIN_UNTOUCHED = 0.75  # of a table's rows: with fewer the dense form is as fast
-MAX_READ = 0.5  # of a result's elements: of more a slice before the operator saves little
+MIN_UNREAD = 0.5  # of a result's elements: of less a slice before the operator saves little
 SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
-MIN_SUBNORMAL = 0.01  # of the elements
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
 _PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
@@ -75,8 +74,17 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
     Of rows without an effect those count that are not padding: these are cut off for all operators. Those that a mask
     leaves out are the mask's.
     """
-    largest: dict[int, _Part] = {}
-    for part in _parts(graph):
+    rows, largest = list(graph.of_step(graph.last_step)), dict[int, _Part]()
+    without_effect = zip(_ROWS, (masked_rows(graph, rows), ignored_rows(graph, rows)), strict=True)
+    for part in chain(
+        _products(graph, rows, graph.read_before()),
+        _padding(graph, rows),
+        (_Part(kind, one.operator, one.share, one.value, one.share) for kind, each in without_effect for one in each),
+        _triangles(graph, rows),
+        _subnormal(graph, rows),
+        unread_results(graph, rows),
+        untouched_rows(graph, rows),
+    ):
         known = largest.get(part.operator, part._replace(avoidable=0.0))
         beside = known.avoidable if known.kind in ("padding", "masked rows") and part.kind in _ROWS else 0.0
         if part.avoidable - beside > known.avoidable:
@@ -86,18 +94,6 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
         groups[part.kind, graph.made_at(part.value)].append(part)
     records = (_record(graph, kind, parts) for (kind, _), parts in groups.items())
     return tuple(sorted(records, key=lambda one: -one.work.share * one.avoidable))
-
-
-def _parts(graph: Graph) -> Iterator[_Part]:
-    rows = list(graph.of_step(graph.last_step))
-    yield from _products(graph, rows, graph.read_before())
-    yield from _padding(graph, rows)
-    for kind, each in zip(_ROWS, (masked_rows(graph, rows), ignored_rows(graph, rows)), strict=True):
-        yield from (_Part(kind, one.operator, one.share, one.value, one.share) for one in each)
-    yield from _triangles(graph, rows)
-    yield from _subnormal(graph, rows)
-    yield from unread_results(graph, rows)
-    yield from untouched_rows(graph, rows)
 
 
 def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Iterator[_Part]:
@@ -142,7 +138,7 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     batches = {
         i: padded
         for i, value in enumerate(graph.values)
-        if MIN_PADDED <= (padded := _padded(graph, i)) < 1
+        if 0 < (padded := _padded(graph, i)) < 1
         if graph.comes_in(i) or (graph.born[i] == graph.last_step and graph.later[i] < 0)
     }
     rows, covered = list(rows), set[int]()
@@ -156,7 +152,8 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             uses = (*one.reads, *one.writes)
             is_like = any(use.shape[:1] == (num,) and length in use.shape for use in one.writes)  # a mask of dropout
             is_reached = not reached.isdisjoint(graph.needs[i])
-            sizes = max((_positions(use, num, length) for use in uses), default=0)
+            # Of how many dimensions the positions are: two in attention, one or none.
+            sizes = max((min(use.shape.count(length), 2) or int(num * length in use.shape) for use in uses), default=0)
             if not sizes or not (is_reached or (is_like and one.draws)):
                 continue
             parts.append(_Part("padding", i, 1 - (1 - padded) ** sizes, batch, padded))
@@ -182,15 +179,10 @@ def _padded(graph: Graph, value: int) -> float:
         return {2: one.padded, 3: one.padded_rows}.get(len(one.shape), -1.0)
     if "int" not in one.dtype or len(one.shape) != 2:
         return -1.0
-    if one.padded or one.evenly_padded < MIN_PADDED:
+    if one.padded or one.evenly_padded <= 0:
         return one.padded
     alike = [each for each in graph.values if (each.shape, each.dtype, each.role) == (one.shape, one.dtype, one.role)]
     return one.evenly_padded * (len({max(each.padded, each.evenly_padded) for each in alike}) > 1)
-
-
-def _positions(use: Use, num: int, length: int) -> int:
-    """Return how many dimensions of a tensor are the positions of a batch: two in attention, one or none."""
-    return min(use.shape.count(length), 2) or int(num * length in use.shape)
 
 
 def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
@@ -198,7 +190,9 @@ def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     rows = list(rows)
     read = ((i, use) for i in rows for use in graph.operators[i].reads)
     for i, mask in read:
-        if graph.values[mask.value].kind != "triangular" or not _hides(graph.operators[i]):
+        one = graph.operators[i]
+        hides = "attention" in one.name or (one.phase == "forward" and is_pointwise(one))
+        if graph.values[mask.value].kind != "triangular" or not hides:
             continue
         side = mask.shape[-2:]
         reached = {use.value for use in graph.operators[i].writes} | set(graph.needs[i])
@@ -209,11 +203,6 @@ def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             if j == i or (is_near and has_side):
                 reached.update(each.value for each in graph.operators[j].writes if each.shape[-2:] == side)
                 yield _Part("triangle", j, 0.5, mask.value, 0.5)
-
-
-def _hides(one: Operator) -> bool:
-    """Return whether an operator can apply a mask to scores."""
-    return "attention" in one.name or (one.phase == "forward" and is_pointwise(one))
 
 
 def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
@@ -229,7 +218,7 @@ def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             continue
         uses = (*one.reads, *one.writes)  # a single number slows no operator
         values = (u.value for u in uses if graph.values[u.value].device == "cpu" and graph.values[u.value].shape)
-        subnormal = next((v for v in values if graph.values[v].subnormal > MIN_SUBNORMAL), -1)
+        subnormal = next((v for v in values if graph.values[v].subnormal > 0), -1)
         if subnormal < 0:
             size = _size(one)
             speeds[is_product(one)].append((size, one.host_ns / size))
@@ -264,13 +253,9 @@ def unread_results(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             shares = {use.value: _share_read(graph, use.value, read) for use in one.writes}
             value = max(shares, key=lambda each: shares[each])
             read[i] = shares[value]
-            if 0 < read[i] <= MAX_READ:
-                unread = 1 - read[i]
-                yield (
-                    _Part("sorted", i, SORT_SAVED, value, unread)
-                    if sorts
-                    else _Part("unread", i, unread, value, unread)
-                )
+            unread = 1 - read[i]
+            if MIN_UNREAD <= unread < 1:
+                yield _Part("sorted" if sorts else "unread", i, SORT_SAVED if sorts else unread, value, unread)
 
 
 def _share_read(graph: Graph, value: int, read: dict[int, float]) -> float:

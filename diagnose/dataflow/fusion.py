@@ -71,7 +71,9 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
                     forms |= dict.fromkeys(lines, form)
                 where = tuple((line.file, line.function) for line in lines[:1])
                 found.setdefault((form, where), []).append(cluster)
-                within |= _inside(graph, cluster) & joining
+                inner = joining.intersection(use.value for i in cluster for use in graph.operators[i].writes)
+                readers = {v: {i for i in graph.readers[v] if graph.operators[i].phase == phase} for v in inner}
+                within |= {value for value, each in readers.items() if each.issubset(cluster)}
     records = (_record(graph, form, clusters, within) for (form, _), clusters in found.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
@@ -86,7 +88,8 @@ def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form] | None
     if forms is not None:
         mine = [i for i in cluster if operators[i].place in forms]
         return (forms[operators[mine[0]].stack[0]], mine) if mine else ("pointwise", cluster)
-    form = _form(graph, cluster)
+    form: Form = next((form for form, sets in _FORMS if _fits(graph, cluster, sets)), "pointwise")
+    form = "attention" if form != "loss" and _attends(graph, cluster) else form
     if form in ("pointwise", "attention"):
         return form, cluster
     names = set.union(*next(sets for each, sets in _FORMS if each == form and _fits(graph, cluster, sets)))
@@ -100,25 +103,12 @@ def _call(one: Operator) -> object:
     return (one.place and (one.place.file, one.place.function)), one.stack[1:]
 
 
-def _inside(graph: Graph, cluster: list[int]) -> set[int]:
-    """Return the values of a cluster that no other operator of its phase reads."""
-    phase, inside = graph.operators[cluster[0]].phase, set(cluster)
-    values = {use.value for i in cluster for use in graph.operators[i].writes}
-    return {v for v in values if all(i in inside or graph.operators[i].phase != phase for i in graph.readers[v])}
-
-
 def _fuses(graph: Graph, i: int) -> bool:
-    one = graph.operators[i]
-    return graph.computes(i) and (is_pointwise(one) or is_reduction(one) or _is_cast(graph, one))
-
-
-def _is_cast(graph: Graph, one: Operator) -> bool:
-    """Return whether all an operator does is to write its input in another type."""
-    if not is_copy(one) or len(one.reads) != 1 or len(one.writes) != 1:
-        return False
-    read, written = one.reads[0], one.writes[0]
-    devices = {graph.values[use.value].device for use in (read, written)}
-    return read.dtype != written.dtype and len(devices) == 1
+    """Return whether an operator is pointwise, a reduction, or a cast: a copy in another type on the same device."""
+    one, uses = graph.operators[i], (*graph.operators[i].reads, *graph.operators[i].writes)
+    is_cast = is_copy(one) and len(uses) == 2 and uses[0].dtype != uses[1].dtype
+    is_cast = is_cast and len({graph.values[use.value].device for use in uses}) == 1
+    return graph.computes(i) and (is_pointwise(one) or is_reduction(one) or is_cast)
 
 
 def _depths(graph: Graph) -> list[int]:
@@ -142,12 +132,6 @@ def _is_inner(graph: Graph, value: int, made_by: int, depth: Sequence[int]) -> b
     fuse = bool(readers) and all(_fuses(graph, i) for i in readers)
     joins = fuse and (len(readers) == 1 or all(depth[i] == depth[made_by] for i in readers))
     return joins and not graph.lives_on[value] and graph.values[value].shape != ()
-
-
-def _form(graph: Graph, cluster: list[int]) -> Form:
-    """Return what a cluster computes, by its operators and its neighbours."""
-    form: Form = next((form for form, sets in _FORMS if _fits(graph, cluster, sets)), "pointwise")
-    return "attention" if form != "loss" and _attends(graph, cluster) else form
 
 
 def _fits(graph: Graph, cluster: list[int], sets: Iterable[set[str]]) -> bool:

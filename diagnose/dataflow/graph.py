@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Use, Value
+from diagnose.model.operators import POINTWISE, REDUCTIONS
 from diagnose.model.shapes import num_elements
 
 __all__ = [
     "Graph", "Work", "base_name", "components", "graph_of", "is_arithmetic", "is_copy", "is_pointwise", "is_product",
-    "is_reduction", "num_bytes", "plain_name", "start_of_backward", "starts_backward",
+    "is_reduction", "num_bytes", "plain_name", "reached", "start_of_backward", "starts_backward",
 ]  # fmt: skip
 
 # These write every element of their target whatever it held; each also as a `_foreach` form.
@@ -23,122 +24,12 @@ _COMPUTES_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empt
 _LIVES_ON = frozenset({"parameter", "buffer", "optimizer state"})
 
 _PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul", "_addmm"})
-_REDUCTIONS = frozenset(
-    [
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "prod",
-        "norm",
-        "linalg_vector_norm",
-        "var",
-        "std",
-        "var_mean",
-        "std_mean",
-        "logsumexp",
-        "any",
-        "all",
-        "softmax",
-        "_softmax",
-        "log_softmax",
-        "_log_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "native_group_norm",
-        "nll_loss_forward",
-        "nll_loss_backward",
-        "cumsum",
-        "argmax",
-    ]
-)
-_POINTWISE = frozenset(
-    [
-        "add",
-        "sub",
-        "rsub",
-        "mul",
-        "div",
-        "neg",
-        "abs",
-        "pow",
-        "square",
-        "sqrt",
-        "rsqrt",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "log2",
-        "sin",
-        "cos",
-        "tan",
-        "tanh",
-        "erf",
-        "erfc",
-        "sigmoid",
-        "logsigmoid",
-        "relu",
-        "gelu",
-        "silu",
-        "mish",
-        "elu",
-        "leaky_relu",
-        "softplus",
-        "hardtanh",
-        "hardswish",
-        "threshold",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "where",
-        "masked_fill",
-        "lerp",
-        "addcmul",
-        "addcdiv",
-        "maximum",
-        "minimum",
-        "fmod",
-        "remainder",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "sign",
-        "reciprocal",
-        "atan2",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_not",
-        "isnan",
-        "isfinite",
-        "tanh_backward",
-        "sigmoid_backward",
-        "gelu_backward",
-        "silu_backward",
-        "threshold_backward",
-        "softplus_backward",
-        "native_dropout",
-        "native_dropout_backward",
-        "bernoulli",
-        "cat",
-        "stack",
-    ]
-)
+_REDUCTIONS = REDUCTIONS | {
+    "logsumexp", "softmax", "_softmax", "log_softmax", "_log_softmax", "_softmax_backward_data", "cumsum",
+    "_log_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "native_group_norm",
+    "nll_loss_forward", "nll_loss_backward",
+}  # fmt: skip
+_POINTWISE = POINTWISE | {"native_dropout", "bernoulli", "cat", "stack"}
 _ARITHMETIC = _PRODUCTS | _POINTWISE | _REDUCTIONS
 _COPIES = frozenset({"clone", "contiguous", "_to_copy", "copy"})
 
@@ -224,6 +115,15 @@ class Graph:
         """Return the operator that made a value, None for one that was there before."""
         made_by = self.values[value].producer
         return self.operators[made_by] if made_by >= 0 else None
+
+    def makers(self, operator: int) -> Iterator[int]:
+        """Yield the operators that made what an operator needs."""
+        return (made for value in self.needs[operator] if (made := self.values[value].producer) >= 0)
+
+    def made_of(self, value: int) -> tuple[int, ...]:
+        """Return the values that the operator needs which made one, none if it was there before."""
+        made_by = self.values[value].producer
+        return self.needs[made_by] if made_by >= 0 else ()
 
     def comes_in(self, value: int) -> bool:
         """Return whether a value came with the step: a batch, or what Python made."""
@@ -321,20 +221,27 @@ def _needs(flow: Dataflow, one: Operator, version: dict[tuple[int, int], int]) -
         old = version.get((value.storage, value.version - 1))
         if old is not None:
             read[old] = None
-            if _overwrites(one, use, value):
+            name, _, overload = one.name.rpartition("::")[2].partition(".")
+            overwrites = name.removeprefix("_foreach_") in _OVERWRITES or overload.endswith("out")
+            if overwrites and num_bytes(use) >= value.num_bytes:
                 del read[old]
     return tuple(read)
-
-
-def _overwrites(one: Operator, use: Use, value: Value) -> bool:
-    name, _, overload = one.name.rpartition("::")[2].partition(".")
-    is_full = num_bytes(use) >= value.num_bytes
-    return is_full and (name.removeprefix("_foreach_") in _OVERWRITES or overload.endswith("out"))
 
 
 def num_bytes(use: Use) -> int:
     """Return the bytes of what an operator sees of a value."""
     return num_elements(use.shape) * _ITEM_BYTES.get(use.dtype, 4)
+
+
+def reached(start: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+    """Return what ``following`` leads to from some operators or values, and these."""
+    found, left = set[int](), list(start)
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left.extend(following(one))
+    return found
 
 
 def components(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name, is_copy
+from diagnose.dataflow.graph import Graph, Work, base_name, is_copy, reached
 from diagnose.dataflow.repeats import repeats
 from diagnose.model.dataflow import Frame, Operator, Role, line_words
 from diagnose.model.shapes import num_elements
@@ -18,7 +18,6 @@ __all__ = [
     "piled_up",
 ]  # fmt: skip
 
-MAX_NAMED_LINES = 3
 MIN_COPIED = 0.8  # of what a concatenation writes is one of the tensors that it reads
 _LASTING: tuple[Role, ...] = ("parameter", "buffer", "optimizer state", "gradient")
 
@@ -121,7 +120,9 @@ def copied_again(graph: Graph) -> tuple[CopiedAgain, ...]:
         if base_name(one) == "cat" and len(one.reads) > 1 and not graph.backward[i]:
             *_, piece, whole = sorted(one.reads, key=lambda use: num_elements(use.shape))
             avoidable = num_elements(whole.shape) / max(_elements(one), 1)
-            if avoidable >= MIN_COPIED and _is_stored(graph, whole.value, one):
+            made_by = graph.producer(whole.value)
+            is_grown = made_by is not None and (made_by.name, made_by.stack) == (one.name, one.stack)
+            if avoidable >= MIN_COPIED and (is_grown or _is_of_earlier_steps(graph, whole.value)):
                 lines[one.place].append(CopiedAgain(graph.work([i]), avoidable, whole.shape, piece.shape))
     records = []
     for each in lines.values():
@@ -129,13 +130,6 @@ def copied_again(graph: Graph) -> tuple[CopiedAgain, ...]:
         copied = sum(graph.time(one.work.operators) * one.avoidable for one in each)
         records.append(each[-1]._replace(work=work, avoidable=copied / max(graph.time(work.operators), 1)))
     return tuple(sorted(records, key=lambda one: -one.work.share))
-
-
-def _is_stored(graph: Graph, value: int, one: Operator) -> bool:
-    """Return whether earlier steps left a value, or the line of an operator that adds to it made it."""
-    made_by = graph.producer(value)
-    is_grown = made_by is not None and (made_by.name, made_by.stack) == (one.name, one.stack)
-    return is_grown or _is_of_earlier_steps(graph, value)
 
 
 def _of_step(graph: Graph, step: int) -> dict[_Call, int]:
@@ -176,23 +170,9 @@ def _grown_inputs(graph: Graph, one: Operator, other: Operator) -> Sequence[int]
         again = {use.value for use in one.reads} & {use.value for use in other.reads}
         return older * (2 * len(again) >= len(other.reads))
     pairs = [(new.value, old.value) for new, old in zip(one.reads, other.reads, strict=False)]
-    longer = ((new, old) for new, old in pairs if _size(graph, new) > _size(graph, old))
-    return [new for new, old in longer if new in older and _is_made_of(graph, new, old)]
-
-
-def _is_made_of(graph: Graph, value: int, source: int) -> bool:
-    """Return whether an operator of the recorded steps made a value of another one, at one or more removes."""
-    seen, left = set[int](), [value]
-    while left:
-        made_by = graph.values[left.pop()].producer
-        needed = set(graph.needs[made_by]) - seen if made_by >= 0 else set[int]()
-        seen |= needed
-        left.extend(needed)
-    return source in seen
-
-
-def _size(graph: Graph, value: int) -> int:
-    return num_elements(graph.values[value].shape)
+    sizes = (tuple(num_elements(graph.values[value].shape) for value in pair) for pair in pairs)
+    longer = (pair for pair, (now, before) in zip(pairs, sizes, strict=True) if now > before)
+    return [new for new, old in longer if new in older and old in reached([new], graph.made_of)]
 
 
 def piled_up(graph: Graph) -> tuple[PiledUp, ...]:
@@ -214,7 +194,7 @@ def held_words(lines: Sequence[PiledUp]) -> str:
     """Return what each recorded step leaves, and the lines that make most of it; there is at least one line."""
     num = plural(sum(one.num_values for one in lines), "value")
     size = size_words(sum(one.num_bytes for one in lines))
-    named = enumeration([f"{line_words(one.line)} ({size_words(one.num_bytes)})" for one in lines[:MAX_NAMED_LINES]])
+    named = enumeration([f"{line_words(one.line)} ({size_words(one.num_bytes)})" for one in lines[:3]])
     return f"Each step leaves {num} ({size}) still held after the next one, made at {named}."
 
 

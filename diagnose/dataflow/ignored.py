@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_reduction
+from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_reduction, reached
 from diagnose.dataflow.rows import BY_ROW
 from diagnose.model.dataflow import Frame, Operator, Use, Value
 from diagnose.model.shapes import num_elements
@@ -54,7 +54,13 @@ def ignored_rows(graph: Graph, operators: Iterable[int]) -> Iterator[IgnoredRows
     forward = [i for i in operators if graph.operators[i].phase not in ("backward", "optimizer")]
     repeated: set[_Key] = set()
     tail = _tail(graph, forward, repeated)
-    while again := _before(graph, tail) & {_key(graph.operators[i]) for i in tail}:
+    while True:
+        # What others depend on, without these.
+        every = reached(tail, lambda i: [j for j in graph.makers(i) if graph.operators[j].step == graph.last_step])
+        before = {_key(graph.operators[i]) for i in every.difference(tail) if graph.operators[i].writes}
+        again = before & {_key(graph.operators[i]) for i in tail}
+        if not again:
+            break
         repeated |= again
         tail = _tail(graph, forward, repeated)
     needless: set[int] = set()  # in the forward pass too: nothing else reads these rows
@@ -78,21 +84,6 @@ def _key(one: Operator) -> _Key:
 
 def _source_of(graph: Graph, found: _Rows) -> int:
     return graph.operators[graph.values[found.value].producer].forward
-
-
-def _before(graph: Graph, tail: dict[int, _Rows]) -> set[_Key]:
-    """Return what the operators are that others depend on, without these."""
-    seen, keys = set[int](), set[_Key]()
-    left = list(tail)
-    while left:
-        for value in graph.needs[left.pop()]:
-            i = graph.values[value].producer
-            if i >= 0 and i not in seen and i not in tail and graph.operators[i].step == graph.last_step:
-                seen.add(i)
-                left.append(i)
-                if graph.operators[i].writes:
-                    keys.add(_key(graph.operators[i]))
-    return keys
 
 
 def _tail(graph: Graph, forward: list[int], repeated: set[_Key]) -> dict[int, _Rows]:

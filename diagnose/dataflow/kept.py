@@ -174,7 +174,12 @@ def _kept(graph: Graph, storages: dict[int, _Storage], step: range) -> Iterator[
             for first, end, size in _changes(graph, call, backward, storages, made)
             if end > first
         )
-        line, caller = (*(stack[:2] or _common(graph, operators)[:1]), None, None)[:2]
+        frames = stack[:2]
+        if not frames:  # of a module: the innermost frame that all operators have in common
+            stacks = (reversed(graph.operators[i].stack) for i in operators)
+            levels = takewhile(lambda level: len(set(level)) == 1, zip(*stacks, strict=False))
+            frames = tuple(level[0] for level in levels)[-1:]
+        line, caller = (*frames, None, None)[:2]
         yield KeptMemory(line, caller, module, operators, changes)
 
 
@@ -222,13 +227,6 @@ def _changes(
     taken = {graph.values[use.value].storage for i in call for use in graph.operators[i].reads}
     for storage in (taken & storages.keys()).difference(inside):
         yield storages[storage].end, end, storages[storage].num_bytes
-
-
-def _common(graph: Graph, operators: Sequence[int]) -> tuple[Frame, ...]:
-    """Return the frames that all operators have in common, innermost first."""
-    stacks = (reversed(graph.operators[i].stack) for i in operators)
-    levels = takewhile(lambda frames: len(set(frames)) == 1, zip(*stacks, strict=False))
-    return tuple(frames[0] for frames in levels)[::-1]
 
 
 class Checkpoint(NamedTuple):

@@ -16,17 +16,25 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name, components, plain_name, start_of_backward, starts_backward
+from diagnose.dataflow.graph import (
+    Graph,
+    Work,
+    base_name,
+    components,
+    plain_name,
+    reached,
+    start_of_backward,
+    starts_backward,
+)
 from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator
 
 __all__ = ["DeadWork", "dead_work"]
 
 _JOINS = frozenset({"add", "sub", "cat", "stack"})  # of zeros and others: not zero throughout
 _TIMES_ZERO = re.compile(r"\bother=-?0(\.0*)?(,|$)")
-METHOD = "forward"  # of a module
-
 Kind: TypeAlias = Literal["gradient", "result", "zero factor"]
 
 
@@ -68,14 +76,16 @@ class _Place(NamedTuple):
 
 def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     """Return the dead work of the first step, the longest first."""
-    with_gradients = not _optimizers_ran(graph)
+    updating = {one.step for one in graph.operators if one.phase == "optimizer" and one.writes}
+    with_gradients = len(updating) < graph.flow.num_steps
     zeros = _zeros(graph)
     surely_live, live = (_live(graph, zeros, with_gradients=each) for each in (True, with_gradients))
     reached = _live(graph, set(), with_gradients=with_gradients)  # what would be needed with another factor
     writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
     updated = [value for one, value in writes if one.phase == "optimizer"]
     changed, storages = {value.name for value in updated}, {value.storage for value in updated}
-    stacks = _needed_stacks(graph, live)
+    needed = {one.stack for i in graph.of_step(0) if i in live and not (one := graph.operators[i]).is_view}
+    stacks = {stack[n:] for stack in needed for n in range(len(stack))}  # below which a needed operator runs
     frozen: dict[_Place, set[str]] = {}
     found: dict[_Place, list[int]] = {}
     dead = [i for i in graph.of_step(0) if i not in live and graph.computes(i)]
@@ -84,8 +94,12 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
         written = (graph.values[use.value] for i in group for use in graph.operators[i].writes)
         names = {value.name for value in written if value.role == "gradient"}
         if group[0] in reached:
-            place = _Place("zero factor", *_multiplied_by_zero(graph, group, zeros))
-        elif not _is_backward(graph, group):
+            # The line where most of the needless term is computed, and the one that multiplies it by zero.
+            readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
+            each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
+            product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
+            place = _Place("zero factor", graph.work(group).line, product.place)
+        elif 2 * graph.time(i for i in group if graph.operators[i].phase == "backward") <= graph.time(group):
             place = _result(graph, group, stacks)
         elif names and names.isdisjoint(changed):
             line = start_of_backward(graph, group[0]).place
@@ -135,7 +149,7 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
     ]
     if taken and not dead:
         stack = graph.operators[rows[0]].stack
-        outside = next((n for n in range(len(stack), 0, -1) if stack[n - 1].function == METHOD), 0)
+        outside = next((n for n in range(len(stack), 0, -1) if stack[n - 1].function == "forward"), 0)
         return record._replace(unused=tuple(dict.fromkeys(taken)), call_line=next(iter(stack[outside:]), None))
     if taken or not changed.isdisjoint(value.storage for value in through):
         return record
@@ -144,34 +158,19 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
         made for i in rows for v in graph.needs[i] if (made := graph.values[v].producer) >= 0 and made not in rows
     )
     modules = (graph.operators[i].module for i in needed if graph.operators[i].phase == "backward")
-    before = _before(graph, {i for i in passed.values() if i >= 0})
+    before = reached((use.value for i in passed.values() for use in graph.operators[i].reads), graph.made_of)
     asks = (one.place for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before)
     live_stacks = (graph.operators[i].stack for i in needed_rows)
+    # The outermost module around this one that has none of the frozen parameters.
+    module = next(modules, "")
+    paths = accumulate(module.split("."), "{}.{}".format)
+    apart = (path for path in paths if not any(f"{name}.".startswith(f"{path}.") for name in names))
     return record._replace(
         frozen=names,
-        below=_largest_apart(next(modules, ""), names),
+        below=next(apart, module),
         asked_line=next(asks, None),
         is_apart=record.value_line is not None and not any(record.value_line in stack for stack in live_stacks),
     )
-
-
-def _before(graph: Graph, operators: set[int]) -> set[int]:
-    """Return the values that operators read, and those that these were made from."""
-    found, left = set[int](), [use.value for i in operators for use in graph.operators[i].reads]
-    while left:
-        value = left.pop()
-        if value not in found:
-            found.add(value)
-            one = graph.producer(value)
-            left += [use.value for use in one.reads] if one is not None else []
-    return found
-
-
-def _largest_apart(module: str, names: tuple[str, ...]) -> str:
-    """Return the outermost module around one that has none of these parameters."""
-    parts = module.split(".")
-    paths = (".".join(parts[: n + 1]) for n in range(len(parts)))
-    return next((path for path in paths if not any(f"{name}.".startswith(f"{path}.") for name in names)), module)
 
 
 def _partly_dead(
@@ -225,21 +224,6 @@ def _result(graph: Graph, group: list[int], stacks: set[tuple[Frame, ...]]) -> _
     return _Place("result", next(calls, last.place))
 
 
-def _needed_stacks(graph: Graph, live: set[int]) -> set[tuple[Frame, ...]]:
-    """Return the calls below which a needed operator runs in the first step: its stack from each frame on."""
-    needed = {one.stack for i in graph.of_step(0) if i in live and not (one := graph.operators[i]).is_view}
-    return {stack[n:] for stack in needed for n in range(len(stack))}
-
-
-def _is_backward(graph: Graph, rows: list[int]) -> bool:
-    return 2 * graph.time(i for i in rows if graph.operators[i].phase == "backward") > graph.time(rows)
-
-
-def _optimizers_ran(graph: Graph) -> bool:
-    updating = {one.step for one in graph.operators if one.phase == "optimizer" and one.writes}
-    return len(updating) == graph.flow.num_steps
-
-
 def _stays(graph: Graph, value: int, with_gradients: bool) -> bool:
     """Return whether the script holds a value at the end of the recorded steps, as it is."""
     is_last = graph.lives_on[value] and graph.later[value] < 0
@@ -251,20 +235,17 @@ def _live(graph: Graph, zeros: set[int], *, with_gradients: bool) -> set[int]:
 
     What only makes some values that are known to be zero is not needed.
     """
-    left = [
+    ends = (
         i
         for i, one in enumerate(graph.operators)
         if one.has_effects
         or not (one.writes or one.is_view)
         or any(_stays(graph, use.value, with_gradients) for use in one.writes)
-    ]
-    live = set[int]()
-    while left:
-        i = left.pop()
-        if i not in live and not _makes(graph, i, zeros):
-            live.add(i)
-            left.extend(made for value in graph.needs[i] if (made := graph.values[value].producer) >= 0)
-    return live | {i for i, one in enumerate(graph.operators) if one.is_view}
+    )
+    live = reached(ends, lambda i: () if _makes(graph, i, zeros) else graph.makers(i))
+    return {i for i in live if not _makes(graph, i, zeros)} | {
+        i for i, one in enumerate(graph.operators) if one.is_view
+    }
 
 
 def _makes(graph: Graph, i: int, values: set[int]) -> bool:
@@ -290,15 +271,12 @@ def _products_with_zero(graph: Graph) -> set[int]:
         if base_name(one) == "mul" and one.phase in ("forward", "other"):
             key = one.step, one.name, one.stack
             num[key] += 1
-            same[num[key], one.name, one.stack][i] = _is_times_zero(graph, one)
+            # By the number zero, or by a single one that no operator has computed.
+            numbers = (use.value for use in one.reads if not use.shape and graph.values[use.value].zeros == 1)
+            given = [v for v in numbers if graph.producer(v) is None or graph.comes_in(v)]
+            is_zero = any(graph.values[v].role != "parameter" for v in given)
+            same[num[key], one.name, one.stack][i] = is_zero or bool(_TIMES_ZERO.search(one.attributes))
     return {i for each in same.values() if all(each.values()) for i in each}
-
-
-def _is_times_zero(graph: Graph, one: Operator) -> bool:
-    """Return whether an operator multiplies by the number zero, or by a single one that no operator has computed."""
-    numbers = (use.value for use in one.reads if not use.shape and graph.values[use.value].zeros == 1)
-    given = (v for v in numbers if graph.producer(v) is None or graph.comes_in(v))
-    return bool(_TIMES_ZERO.search(one.attributes)) or any(graph.values[v].role != "parameter" for v in given)
 
 
 def _passes_zeros(graph: Graph, one: Operator, zeros: set[int]) -> bool:
@@ -309,11 +287,3 @@ def _passes_zeros(graph: Graph, one: Operator, zeros: set[int]) -> bool:
     read = {v: by.forward == one.forward for v, by in made if by is not None and by.phase == "backward"}
     may_differ = base_name(one) not in _JOINS  # what its own function has made besides
     return not zeros.isdisjoint(read) and all(v in zeros or (is_own and may_differ) for v, is_own in read.items())
-
-
-def _multiplied_by_zero(graph: Graph, group: list[int], zeros: set[int]) -> tuple[Frame | None, Frame | None]:
-    """Return the line where most of a needless term is computed, and the one that multiplies it by zero."""
-    readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
-    each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
-    product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
-    return graph.work(group).line, product.place

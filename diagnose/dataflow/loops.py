@@ -65,7 +65,11 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
         caller = body[0][1:]
         if not any(caller[level:] in found for level in range(len(caller))):
             around = [site for site, rows in sites.items() if site[0].function == body[0][0].function]
-            around = [site for site in around if site[1:] == caller and 2 * _most_calls(graph, sites[site]) >= num]
+            around = [
+                site
+                for site in around
+                if site[1:] == caller and any(2 * len(each) >= num for each in _calls(graph, sites[site]))
+            ]
             one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]], around)
             if one_loop is not None:
                 found |= dict.fromkeys(body, one_loop)
@@ -94,11 +98,6 @@ def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
         if graph.operators[i].phase != "backward" and graph.computes(i):
             calls[graph.operators[i].name, graph.operators[i].stack].append(i)
     return sorted(calls.values(), key=graph.time, reverse=True)
-
-
-def _most_calls(graph: Graph, rows: list[int]) -> int:
-    """Return how often some line runs the operator that it runs most often."""
-    return max(map(len, _calls(graph, rows)), default=0)
 
 
 def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
@@ -139,23 +138,32 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
         one = recurrence_of(graph, run, collected)
         kind, form = "recurrent", one.form
         if not form:
-            rows = _of_statements(graph, rows, one.before | one.after)
+            movable = one.before | one.after
+            mine = {i for i in rows if graph.operators[i].phase != "backward" and graph.operators[i].stack in movable}
+            rows = [i for i in rows if i in mine or graph.operators[i].forward in mine]  # with their backward passes
             if not rows:
                 return None
             kind, line = "separable", graph.work(rows).lines[0]
             moves = "after" if any(site[0] == line for site in one.after) else "before"
+    below: list[tuple[Frame, ...]] = []  # what all of the site's operators are called through
+    if len(body) == 1:
+        stacks = {graph.operators[i].stack[::-1][len(body[0]) :] for each in calls for i in each}
+        below = list(takewhile(lambda lines: len(set(lines)) == 1, zip(*stacks, strict=False)))
     computing = [i for i in rows if graph.computes(i)]
+    # Outside of modules operators work on elements of a parameter or a gradient.
+    outside = (i for i in computing if not graph.operators[i].module and graph.operators[i].phase != "backward")
+    needed = ({graph.values[v].role for v in graph.needs[i]} for i in outside if not is_product(graph.operators[i]))
     viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
         kind=kind,
         work=graph.work(rows),
         line=line,
-        called=_called(graph, len(body[0]), [i for each in calls for i in each]) if len(body) == 1 else (),
+        called=tuple(lines[0] for lines in below),
         num_calls=num,
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
         same_weights=len(_largest_layer(graph, members)) == num,
-        of_model=2 * sum(_reads_model(graph, i) for i in computing) >= num,
+        of_model=2 * sum(not roles.isdisjoint(("parameter", "gradient")) for roles in needed) >= num,
         overhead_share=(1 - 1 / num)
         * (len(computing) * graph.cheapest_ns() + viewing)
         / max(graph.step_ns[graph.last_step], 1),
@@ -189,27 +197,6 @@ def _longest_run(graph: Graph, sites: list[Site], operators: list[int]) -> list[
         if graph.operators[i].phase != "backward" and not graph.operators[i].is_view
     ]
     return max((list(run) for is_own, run in groupby(mine, is_inside) if is_own), key=len)
-
-
-def _of_statements(graph: Graph, rows: list[int], sites: Collection[Site]) -> list[int]:
-    """Return the operators that some lines call, with their backward passes."""
-    mine = {i for i in rows if graph.operators[i].phase != "backward" and graph.operators[i].stack in sites}
-    return [i for i in rows if i in mine or graph.operators[i].forward in mine]
-
-
-def _called(graph: Graph, depth: int, operators: list[int]) -> tuple[Frame, ...]:
-    """Return the lines below a site of so many frames that all of its operators are called through."""
-    stacks = {graph.operators[i].stack for i in operators}
-    below = zip(*(stack[::-1][depth:] for stack in stacks), strict=False)  # as far as the shortest of them
-    return tuple(lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, below))
-
-
-def _reads_model(graph: Graph, operator: int) -> bool:
-    """Return whether an operator outside of modules works on elements of a parameter or a gradient."""
-    one = graph.operators[operator]
-    if one.module or one.phase == "backward" or is_product(one):
-        return False
-    return any(graph.values[value].role in ("parameter", "gradient") for value in graph.needs[operator])
 
 
 def _collected(graph: Graph, calls: list[int], rows: Sequence[int]) -> set[int]:

@@ -33,7 +33,14 @@ def masked_rows(graph: Graph, rows: list[int]) -> Iterator[IgnoredRows]:
     seen = set[int]()
     for mask, share in sorted(_masks(graph, rows).items()):
         zero = _zero(graph, rows, mask)
-        summed = _summed(graph, rows, mask.num, zero)
+        # Operators that take sums over rows of which some are zero: a gradient of a weight is a product.
+        summed = {
+            i
+            for i in rows
+            if base_name(one := graph.operators[i]) in _SUMS or is_product(one)
+            if not _makes_zero(one, zero)
+            if any(u.value in zero and leading(u, mask.num) and not keeps_rows(one, u, mask.num) for u in one.reads)
+        }
         zero.discard(mask.value)
         before = _before(graph, rows, mask, zero, summed)
         if any(num_elements(graph.operators[i].writes[0].shape) > mask.num for i in before):
@@ -77,17 +84,6 @@ def _zero(graph: Graph, rows: list[int], mask: _Mask) -> set[int]:
         if reads and is_by_row and _share(graph, one, mask.num) >= MIN_IGNORED:
             zero.add(one.writes[0].value)  # further results are sums over the rows
     return zero
-
-
-def _summed(graph: Graph, rows: list[int], num: int, zero: set[int]) -> set[int]:
-    """Return the operators that take sums over rows of which some are zero: a gradient of a weight is a product."""
-    return {
-        i
-        for i in rows
-        if base_name(one := graph.operators[i]) in _SUMS or is_product(one)
-        if not _makes_zero(one, zero)
-        if any(use.value in zero and leading(use, num) and not keeps_rows(one, use, num) for use in one.reads)
-    }
 
 
 def _before(graph: Graph, rows: list[int], mask: _Mask, zero: set[int], summed: set[int]) -> set[int]:

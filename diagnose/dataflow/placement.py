@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work
+from diagnose.dataflow.graph import Graph, Work, reached
 from diagnose.model.dataflow import Frame
 from diagnose.model.shapes import num_elements
 
@@ -69,7 +70,13 @@ def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
     earlier = graph.read_before()
     groups: dict[tuple[Literal["round-trip", "constant", "made-on-host"], Frame | None, Frame | None], list[int]] = {}
     sizes: dict[int, int] = defaultdict(int)
-    for i, source in _copies_to_device(graph):
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if not (one.reads and one.writes):
+            continue
+        source, written = one.reads[0].value, one.writes[0].value
+        if graph.values[source].device != "cpu" or graph.values[written].device == "cpu":
+            continue
         made = _made_by(graph, source)
         uses = [(j, use.value) for j in made for use in (*graph.operators[j].reads, *graph.operators[j].writes)]
         back = [j for j, value in uses if graph.values[value].device != "cpu"]
@@ -82,7 +89,6 @@ def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
             kind = "constant"
         elif not made or any(graph.comes_in(each) for _, each in uses):
             continue
-        one = graph.operators[i]
         sizes[i] = sum(graph.values[use.value].num_bytes for use in one.writes)
         groups.setdefault((kind, line, one.place), []).extend((*made, i))
     records = (
@@ -92,25 +98,11 @@ def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
-def _copies_to_device(graph: Graph) -> list[tuple[int, int]]:
-    """Return the last step's operators that read from the host what they write on a device, and the value they read."""
-    found = []
-    for i in graph.of_step(graph.last_step):
-        one = graph.operators[i]
-        if one.reads and one.writes:
-            source = one.reads[0].value
-            devices = (graph.values[each].device == "cpu" for each in (source, one.writes[0].value))
-            if tuple(devices) == (True, False):
-                found.append((i, source))
-    return found
-
-
 def _made_by(graph: Graph, value: int) -> list[int]:
     """Return the step's operators on the host that made a value, back to the copies off a device."""
-    found, left = set[int](), [value]
-    while left:
-        i = graph.values[left.pop()].producer
-        if i >= 0 and i not in found and graph.operators[i].step == graph.last_step:
-            found.add(i)
-            left.extend(each for each in graph.needs[i] if graph.values[each].device == "cpu")
-    return sorted(found)
+
+    def makers(values: Iterable[int]) -> list[int]:
+        made_by = (graph.values[each].producer for each in values if graph.values[each].device == "cpu")
+        return [i for i in made_by if i >= 0 and graph.operators[i].step == graph.last_step]
+
+    return sorted(reached(makers([value]), lambda i: makers(graph.needs[i])))

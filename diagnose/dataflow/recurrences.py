@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import gcd
 from typing import NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, base_name, is_copy, is_product
+from diagnose.dataflow.graph import Graph, base_name, is_copy, is_product, reached
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -54,7 +54,10 @@ class _Turns:
         lists: dict[tuple[str, _Site], list[int]] = defaultdict(list)
         for i in operators:
             lists[graph.operators[i].name, graph.operators[i].stack].append(i)
-        self.num = _num_turns([len(each) for each in lists.values()])
+        # Most operators run as often in each turn, if a line's operators run so often in all.
+        counts = [len(each) for each in lists.values()]
+        tried = {gcd(one, other) for one in counts for other in counts}
+        self.num = max(tried, key=lambda num: (num > 2, sum(each for each in counts if each % num == 0), num))
         for each in lists.values():
             times, rest = divmod(len(each), self.num)
             for mine in [each] if rest else [each[k::times] for k in range(times)]:
@@ -75,12 +78,6 @@ class _Turns:
         return found
 
 
-def _num_turns(counts: Sequence[int]) -> int:
-    """Return of how many turns most operators run as often in each, if a line's operators run so often in all."""
-    tried = {gcd(one, other) for one in set(counts) for other in set(counts)}
-    return max(tried, key=lambda num: (num > 2, sum(each for each in counts if each % num == 0), num))
-
-
 def recurrence_of(graph: Graph, operators: Sequence[int], collected: Collection[int]) -> Recurrence:
     """Return what the turns of a loop hand on; ``operators`` are all that these run, in order, without views."""
     turns = _Turns(graph, operators, collected)
@@ -90,19 +87,10 @@ def recurrence_of(graph: Graph, operators: Sequence[int], collected: Collection[
     handed_on = frozenset[int]().union(*groups)
     sites = {one: {graph.operators[i].stack for i in turns.members[one]} for one in range(len(edges))}
     bound = {site for one in handed_on for site in sites[one]}
-    late = {site for one in _reached(edges, handed_on) for site in sites[one]}
+    late = {site for one in reached(handed_on, edges.__getitem__) for site in sites[one]}
     free = {graph.operators[i].stack for i in operators} - bound
     form = max(forms, key=lambda each: each != "scan", default="") if all(forms) else ""
     return Recurrence(form, frozenset(free - late), frozenset(free & late))
-
-
-def _reached(edges: Sequence[Iterable[int]], start: Iterable[int], left_out: Collection[int] = ()) -> set[int]:
-    found, left = set(start), list(start)
-    while left:
-        new = {each for each in edges[left.pop()] if each not in found and each not in left_out}
-        found |= new
-        left.extend(new)
-    return found
 
 
 def _groups(edges: Sequence[Collection[int]]) -> Iterator[_Group]:
@@ -125,8 +113,8 @@ def _groups(edges: Sequence[Collection[int]]) -> Iterator[_Group]:
     taken = set[int]()
     for root in reversed(order):
         if root not in taken:
-            group = frozenset(_reached(back, {root}, taken))
-            taken |= group
+            group = frozenset(reached([root], lambda one: set(back[one]) - taken))
+            taken.update(group)
             yield group
 
 

@@ -23,7 +23,6 @@ from diagnose.model.dataflow import Frame, Operator, Use
 
 __all__ = ["ComputedAgain", "ConstantWork", "computed_again", "constant_work", "repeats"]
 
-METHOD = "forward"  # of a module
 MAX_SAMPLED_ZEROS = 0.9  # of 256 elements: the other 25 tell contents apart
 
 
@@ -85,10 +84,9 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
         computed_alike = all(numbers[mine.value] == numbers[first.value] for mine, first in writes)
         again = (one.phase, other.phase) == ("backward", "forward")
         groups[_Same("recomputed" if again else "repeated", *lines, computed_alike)].append(i)
-    backward = _backward_of_both(graph, earlier)
     records = []
     for same, rows in groups.items():
-        more = [k for i in rows for k in backward.get(i, ())] if same.kind == "repeated" else []
+        more = [k for i in rows for k in _backward_of_both(graph, earlier, i)] if same.kind == "repeated" else []
         with_gradients = any(graph.backward[i] for i in rows)
         record = ComputedAgain(same.kind, graph.work([*rows, *more]), *same[1:], with_gradients)
         records.append(_with_calls(graph, record, {i: earlier[i] for i in rows}))
@@ -141,24 +139,17 @@ def _only_added_up(graph: Graph, rows: list[int], of_pass: list[int], last: list
     while left:
         value, is_sum = left.pop()
         readers = [j for j in graph.readers[value] if j not in inside and not (is_sum and j > end)]
-        if any(not _adds_gradients(graph.operators[j]) for j in readers):
+        # Autograd adds a gradient to that of a leaf, or makes it from a copy.
+        own = (one for j in readers if (one := graph.operators[j]).phase == "backward" and one.forward < 0)
+        if sum(base_name(one) == "add" or is_copy(one) for one in own) < len(readers):
             return set()
-        if not readers and (is_sum or graph.values[value].role == "gradient") and not _is_there(graph, value, end):
-            return set()
+        if not readers and (is_sum or graph.values[value].role == "gradient"):
+            changed_by = graph.values[graph.later[value]].producer if graph.later[value] >= 0 else end + 1
+            if changed_by <= end or 0 <= graph.values[value].dies <= end:
+                return set()
         added.update(readers)
         left += [(use.value, True) for j in readers for use in graph.operators[j].writes]
     return added
-
-
-def _adds_gradients(one: Operator) -> bool:
-    """Return whether autograd adds a gradient to that of a leaf, or makes it from a copy."""
-    return one.phase == "backward" and one.forward < 0 and (base_name(one) == "add" or is_copy(one))
-
-
-def _is_there(graph: Graph, value: int, end: int) -> bool:
-    """Return whether a value still is what its storage holds after an operator."""
-    changed_by = graph.values[graph.later[value]].producer if graph.later[value] >= 0 else end + 1
-    return changed_by > end and not 0 <= graph.values[value].dies <= end
 
 
 def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
@@ -172,7 +163,10 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i)):
         if match := before.get((graph.operators[i].place, _equal_key(graph, numbers, i))):
             pairs = zip(graph.operators[i].reads, graph.operators[match[0]].reads, strict=True)
-            if all(_is_constant(graph, use.value, other.value, same) for use, other in pairs):
+            # The same in each step; contents were compared before.
+            others = [use.value for use, other in pairs if use.value != other.value]
+            others = [value for value in others if graph.values[value].producer not in same]
+            if all(graph.comes_in(value) and graph.values[value].kind != "constant" for value in others):
                 same[i] = match.pop(0) if len(match) > 1 else match[0]
     groups: dict[tuple[Frame, ...], list[list[int]]] = defaultdict(list)
     for group in components(graph, _without_changed(graph, same)):
@@ -200,10 +194,10 @@ def _repeats(graph: Graph, numbers: Sequence[int]) -> dict[int, int]:
     return _without_changed(graph, {i: j for i, j in pairs if i != j})
 
 
-def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[int]]:
-    """Return the backward operators of those repeated ones whose first one has a backward pass as well."""
-    pairs = {i: [[k for k in graph.backward[n] if k not in earlier] for n in (i, j)] for i, j in earlier.items()}
-    return {i: mine for i, (mine, others) in pairs.items() if mine and others}
+def _backward_of_both(graph: Graph, earlier: dict[int, int], i: int) -> list[int]:
+    """Return the backward operators of a repeated one, if the first one has a backward pass as well."""
+    mine, others = ([k for k in graph.backward[n] if k not in earlier] for n in (i, earlier[i]))
+    return mine if others else []
 
 
 def _with_calls(graph: Graph, record: ComputedAgain, pairs: dict[int, int]) -> ComputedAgain:
@@ -215,7 +209,7 @@ def _with_calls(graph: Graph, record: ComputedAgain, pairs: dict[int, int]) -> C
     at = next((n for n, frame in enumerate(one.stack) if frame == record.use_line), len(one.stack))
     inner = None
     if len(modules) > 1 and record.value_line == record.use_line:
-        at = next((n for n in range(at, len(one.stack)) if one.stack[n].function == METHOD), len(one.stack))
+        at = next((n for n in range(at, len(one.stack)) if one.stack[n].function == "forward"), len(one.stack))
         inner = next(iter(one.stack[at : at + 1]), None)
     alike = one.stack[at + 1 :] == other.stack[at + 1 :]
     calls = Counter(_call(graph.operators[row]) for row in rows)
@@ -244,13 +238,6 @@ def _left_between(graph: Graph, first: int, again: int) -> Frame | None:
     return next(iter(stack[max(len(stack) - stays - 1, 0) :]), None)
 
 
-def _is_constant(graph: Graph, value: int, other: int, same: dict[int, int]) -> bool:
-    """Return whether what an operator reads is the same in each step; contents were compared before."""
-    if value == other or graph.values[value].producer in same:
-        return True
-    return graph.comes_in(value) and graph.values[value].kind != "constant"
-
-
 def _can_be_kept(graph: Graph, i: int) -> bool:
     """Return whether an operator's result could be kept: it is not drawn, and no change of what was there before."""
     one = graph.operators[i]
@@ -263,16 +250,11 @@ def _without_changed(graph: Graph, earlier: dict[int, int]) -> dict[int, int]:
     for i in sorted(earlier, reverse=True):
         j = earlier[i]
         pairs = zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
-        if all(_changed_alike(graph, kept, one.value, other.value) for one, other in pairs):
+        later = [(graph.later[one.value], graph.later[other.value]) for one, other in pairs]
+        changed = [tuple(graph.values[value].producer for value in both) for both in later if max(both) >= 0]
+        if all(min(both) >= 0 or max(both) < 0 for both in later) and all(kept.get(a) == b for a, b in changed):
             kept[i] = j
     return dict(sorted(kept.items()))
-
-
-def _changed_alike(graph: Graph, kept: dict[int, int], one: int, other: int) -> bool:
-    next_one, next_other = graph.later[one], graph.later[other]
-    if next_one < 0 or next_other < 0:
-        return next_one == next_other
-    return kept.get(graph.values[next_one].producer) == graph.values[next_other].producer
 
 
 def _value_numbers(graph: Graph) -> tuple[int, ...]:
@@ -284,16 +266,14 @@ def _value_numbers(graph: Graph) -> tuple[int, ...]:
             key: Hashable = ("content", value.fingerprint) if value.is_exact else ("value", i)
             found[i] = numbers.setdefault(key, len(numbers))
     for i, one in enumerate(graph.operators):
-        key = ("operator", i) if one.draws or one.has_effects else _computed(graph, i, one, found)
+        key = ("operator", i)
+        if not (one.draws or one.has_effects):
+            read = tuple((found[use.value], _geometry(use)) for use in one.reads)
+            needed = tuple(found[value] for value in graph.needs[i])
+            key = one.name, one.attributes, read, needed, tuple(map(_geometry, one.writes))
         for position, use in enumerate(one.writes):
             found[use.value] = numbers.setdefault((key, position), len(numbers))
     return tuple(found)
-
-
-def _computed(graph: Graph, i: int, one: Operator, found: list[int]) -> Hashable:
-    read = tuple((found[use.value], _geometry(use)) for use in one.reads)
-    needed = tuple(found[value] for value in graph.needs[i])
-    return one.name, one.attributes, read, needed, tuple(map(_geometry, one.writes))
 
 
 def _equal_key(graph: Graph, numbers: Sequence[int], i: int) -> Hashable:

@@ -54,8 +54,11 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
             groups[one.place, origin].append(i)
             if not origin.is_joined:
                 origins[made] = origin
-        elif (origin := _gathered(one, i) or _joined(one, i, origins)) is not None:
-            origins[made] = origin
+        else:
+            is_gather = plain_name(one.name) in _GATHERS and len(one.reads[0].shape) > 1
+            gathered = _repeated(i, one.reads[0], _num_rows(one.writes[0])) if is_gather else None
+            if (origin := gathered or _joined(one, i, origins)) is not None:
+                origins[made] = origin
     records = []
     for (_, origin), rows in groups.items():
         work = graph.work([*rows, *(j for i in rows for j in graph.backward[i]), *[origin.operator] * origin.is_joined])
@@ -73,12 +76,6 @@ def _repeated(i: int, use: Use, rows: int) -> _Origin | None:
     leading = zip(use.shape[:-1], use.stride[:-1], strict=True)
     num = num_elements(size for size, step in leading if step)
     return _Origin(i, num, num / rows) if num <= (1 - MIN_REPEATED) * rows else None
-
-
-def _gathered(one: Operator, i: int) -> _Origin | None:
-    """Return the origin of rows that an operator takes from fewer."""
-    is_gather = plain_name(one.name) in _GATHERS and len(one.reads[0].shape) > 1
-    return _repeated(i, one.reads[0], _num_rows(one.writes[0])) if is_gather else None
 
 
 def _of_use(use: Use, i: int, origins: dict[int, _Origin]) -> _Origin | None:

@@ -86,7 +86,9 @@ def _double(graph: Graph) -> Iterator[TooWide]:
 
 def _single(graph: Graph) -> Iterator[TooWide]:
     """Yield groups in float32 with a product, all of which comes from 16 bits and becomes 16-bit again."""
-    for group in components(graph, (i for i in graph.of_step(graph.last_step) if _is_single(graph, i))):
+    computing = (i for i in graph.of_step(graph.last_step) if graph.computes(i))
+    single = (i for i in computing if all(use.dtype == "float32" for use in graph.operators[i].writes))
+    for group in components(graph, (i for i in single if graph.operators[i].phase != "optimizer")):
         leaving = _leaving(graph, group)
         made = [use.value for i in group for use in graph.operators[i].writes]
         read = [use.value for i in group for use in graph.operators[i].reads if use.dtype == "float32"]
@@ -102,8 +104,3 @@ def _leaving(graph: Graph, group: list[int]) -> list[int]:
     inside = set(group)
     made = (use.value for i in group for use in graph.operators[i].writes)
     return [i for value in made for i in graph.readers[value] if i not in inside]
-
-
-def _is_single(graph: Graph, i: int) -> bool:
-    one = graph.operators[i]
-    return graph.computes(i) and one.phase != "optimizer" and all(use.dtype == "float32" for use in one.writes)

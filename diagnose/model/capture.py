@@ -228,6 +228,11 @@ class Capture:
     dataflow: Dataflow | None = None
 
     @property
+    def known(self) -> CaptureInfo:
+        """Return what the capture noted; of a trace without one nothing is known."""
+        return self.info or CaptureInfo()
+
+    @property
     def run_samples(self) -> Samples | None:
         """Return the sampler's rows at the times that the steps of the run have, which are those of the recording."""
         return self.unmoved_samples or self.samples

@@ -105,5 +105,4 @@ class RuleMeta(NamedTuple):
     is_pace: bool = False  # how fast launches come, whatever issues them: lines that do explain it
     cause: Cause = "tasks"
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
-    former: tuple[tuple[str, str], ...] = ()  # kinds of findings (facts), and the rule that named each before
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -12,6 +12,7 @@ from functools import partial
 from math import isqrt
 from typing import NamedTuple, TypeAlias
 
+from diagnose.model.operators import COMPARISONS, POINTWISE, REDUCTIONS
 from diagnose.model.shapes import MAX_ELEMENTS, Shape, num_elements
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Tensor, element_bytes, inputs
@@ -262,23 +263,7 @@ PRODUCTS: Mapping[str, Formula] = {
 }
 
 
-# Operators that read each element and write one, whatever they compute; with and without a trailing underscore.
-_POINTWISE = frozenset({
-    "add", "sub", "rsub", "mul", "div", "pow", "neg", "abs", "exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal",
-    "sin", "cos", "tanh", "sigmoid", "relu", "gelu", "silu", "leaky_relu", "sign", "floor", "round", "expm1", "mish",
-    "hardtanh", "hardswish", "hardsigmoid", "elu", "softplus", "clamp", "log_sigmoid_forward",
-    "clamp_min", "clamp_max", "erf", "square", "where", "maximum", "minimum", "addcmul", "addcdiv", "lerp", "copy",
-    "threshold_backward", "gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward", "elu_backward",
-    "leaky_relu_backward", "hardtanh_backward", "hardswish_backward", "softplus_backward",
-    "native_dropout_backward", "masked_fill", "bitwise_not", "logical_not", "logical_and", "logical_or",
-    "bitwise_and", "bitwise_or", "masked_scale", "_to_copy",
-})  # fmt: skip
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
-# Operators that read their first input and return what is far smaller.
-_REDUCTIONS = (
-    "sum", "mean", "amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "prod", "var", "std", "var_mean",
-    "std_mean", "norm", "linalg_vector_norm", "all", "any", "count_nonzero",
-)  # fmt: skip
+_MOVES = frozenset({"copy", "_to_copy", "masked_scale"})  # these read each element and write one as well
 # Operators that read their first input once and write as much.
 _IN_AND_OUT = (
     "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm",
@@ -300,7 +285,7 @@ _COMPILED = ("triton_poi_", "triton_per_", "triton_red_")
 def is_pointwise(op: str) -> bool:
     """Return whether an operator computes each element of its output from the same element of its inputs."""
     name = op.removeprefix("aten::").removesuffix("_")
-    return op.startswith("aten::") and (name in _POINTWISE or name in _COMPARISONS)
+    return op.startswith("aten::") and (name in POINTWISE or name in _MOVES)
 
 
 def output_size(shapes: str, types: str) -> int:
@@ -367,7 +352,7 @@ def _pointwise(op: str, given: Inputs) -> OpCost:
     if name == "copy_":  # the destination is written, not read
         return _moving(sum(tensor.bytes for tensor in tensors[:2]))
     each = max(BYTES[tensor.type] for tensor in tensors)
-    each = 1 if name.removesuffix("_") in _COMPARISONS else each
+    each = 1 if name.removesuffix("_") in COMPARISONS else each
     each = BYTES[tensors[0].type] if name.endswith("_") else each
     return _moving(sum(tensor.bytes for tensor in tensors) + num_elements(shape) * each)
 
@@ -458,7 +443,7 @@ def _pooling_backward(given: Inputs) -> OpCost:
 _BY_VALUE = frozenset({"aten::index_select", "aten::embedding_dense_backward"})
 _FORMULAS: Mapping[str, Callable[[Inputs], OpCost]] = {
     **PRODUCTS,
-    **{f"aten::{name}": partial(_times, count=1) for name in _REDUCTIONS},
+    **{f"aten::{name}": partial(_times, count=1) for name in REDUCTIONS},
     **{f"aten::{name}": partial(_times, count=2) for name in _IN_AND_OUT},
     **{f"aten::{name}": partial(_times, count=3) for name in _BACKWARD},
     "aten::fill_": _written,

@@ -26,7 +26,6 @@ def test_a_metric_nobody_reads_costs_what_the_window_shows(recording):
     (finding,) = dead_work.find(t)
     assert finding.lost_ns == 100_000
     assert finding.evidence[-1] == "Nothing reads what line 3 of train.py makes."
-    assert finding.facts["sub_kind"] == "work-without-gradients"  # the id that this had as a rule
     assert [(place.file, place.line) for place in finding.where] == [("train.py", 3)]
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["compute-less-often"]
 

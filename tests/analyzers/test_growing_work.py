@@ -68,7 +68,6 @@ def test_a_buffer_of_one_length_that_is_copied_whole_costs_its_share_of_the_copy
     table = tables(recording, t)
     (finding,) = growing_work.find(table)
     assert finding.lost_ns == 90_000
-    assert finding.facts["sub_kind"] == "repeated-concatenation"
     (change,) = prescribe(finding, table.steps.step_ns, UNKNOWN)
     assert (change.id, advice in change.after) == ("preallocate", True)
 

@@ -31,7 +31,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
     r = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160)
     finding = r.find("periodic-stall")
     assert finding.title == "1 step in 16 is much longer: it saves a checkpoint"
-    assert (finding.count, finding.facts["period"], finding.facts["amortised_ms"]) == (10, 16, 24.684)
+    assert (finding.count, finding.facts["period"]) == (10, 16)
     assert finding.evidence[0] == (
         "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.7 ms a step, 71 % of the run's time."
     )

@@ -116,12 +116,10 @@ def test_what_is_known_of_a_rule_stands_in_its_file():
 
 
 def rules_named_in(source: str) -> set[str]:
-    """Return the ids among the constants of a source; the subject of a note and the former names of kinds left out."""
+    """Return the ids among the constants of a source; the subject of a note left out."""
     ids, tree = {rule.META.id for rule in analyzers.RULES}, ast.parse(source)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     left_out = {call.args[1] for call in calls if getattr(call.func, "id", "") == "Note" and len(call.args) == 2}
-    former = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "former"]
-    left_out |= {node for value in former for node in ast.walk(value)}
     constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in left_out}
     return {value for value in constants if isinstance(value, str)} & ids
 
@@ -136,8 +134,7 @@ def test_an_id_is_found_wherever_it_stands_in_a_source():
         'Note("text", "host-sync", "host-sync")',
     ):
         assert rules_named_in(source) == {"host-sync"}, source
-    former = 'RuleMeta(id=name, former=(("reads", "host-sync"),))'
-    for source in ('Note("text", "host-sync")', '"the host-sync rule"', "host_sync.META.id", former):
+    for source in ('Note("text", "host-sync")', '"the host-sync rule"', "host_sync.META.id"):
         assert rules_named_in(source) == set(), source
 
 

@@ -55,7 +55,6 @@ def test_attention_costs_what_lies_between_the_products(recording, mask):
     (finding,) = unfused.find(t)
     assert finding.lost_ns == (2 + len(mask)) * 100_000
     assert (finding.title, finding.where[0].line) == ("Attention runs as separate operators around a softmax", 4)
-    assert finding.facts["sub_kind"] == "unfused-attention"
     (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
     assert change.id == "fused-attention"
 

@@ -32,7 +32,6 @@ def test_a_table_whose_rows_are_hardly_looked_up_costs_its_dense_gradient_and_up
 
     (finding,) = work_on_nothing.find(t := tables(recording, steps(trained)))
     assert finding.lost_ns == pytest.approx(180_000)
-    assert finding.facts["sub_kind"] == "dense-embedding-gradients"
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["sparse-embeddings"]
 
 
@@ -44,7 +43,6 @@ def test_a_sort_of_which_few_are_read_costs_what_a_selection_saves(recording):
     (finding,) = work_on_nothing.find(t := tables(recording, steps(nearest)))
     assert finding.lost_ns == pytest.approx(70_000)
     assert finding.evidence[-1] == "95 % of what line 5 of train.py sorts (8 × 100) is not read."
-    assert finding.facts["sub_kind"] == "full-sort"
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["select-top-k"]
 
 
@@ -87,7 +85,6 @@ def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
     (finding,) = work_on_nothing.find(t)
     first = finding.where[0]
     assert (first.file, first.line, first.last_line, first.function) == ("data.py", 20, 24, "collate")
-    assert finding.facts["sub_kind"] == "padded-batch"  # the id that this had as a rule
     line = ExpressionRecord(file="data.py", line=22, function="collate", padded_to=16)
     info = CaptureInfo(loader=info.loader, loaded=LoadedRecord(expressions=(line,)))
     t = build_tables(capture := replace(made.capture, info=info), capture.trace)

@@ -145,7 +145,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "unfused-attention": ({},),
     "unfused": (
-        *({"kind": "attention", "on_host": True, "has_mask": each} for each in (False, True)),
+        {"kind": "attention", "on_host": True},
         {"kind": "norm", "call": NORM},
     ),
     "scatter-atomics": ({"indexed": True},),
@@ -158,11 +158,11 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"phase": "inference"}, {"phase": "loading", "num_workers": 1}, {"phase": "rollout"},
     ),
     "straggler": (
-        {}, {"kind": "slow-group"}, {"kind": "slow-group", "hosts": ("one",)}, {"begins_late_rank": 1},
+        {}, {"kind": "slow-group"}, {"begins_late_rank": 1},
         *({"kind": "turns", "cause": cause} for cause in TURNS),
         *({"kind": "late", "late_rank": 1, "cause": f"slower-{what}"} for what in ("device", "host", "rank")),
         {"kind": "late", "late_rank": 1, "cause": "more-work"}, {"late_rank": 1, "is_exchange": False},
-        {"kind": "late", "late_rank": 1, "cause": "slower-host", "hosts": ("one",)},
+        {"kind": "late", "late_rank": 1, "cause": "slower-host"},
     ),
     "wasted-sample": (
         {"kind": "cut", "single_process": True, "slow_line": LINE},

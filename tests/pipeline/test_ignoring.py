@@ -81,10 +81,6 @@ def test_every_other_number_stays(diagnosis):
     assert {f["rule"]: f for f in after["findings"]}.items() <= {f["rule"]: f for f in before["findings"]}.items()
 
 
-def test_an_id_that_a_rule_had_before_stands_for_the_rule_that_names_it_now():
-    assert RuleChoice.of(ignore=["padded_batch"]) == RuleChoice.of(ignore=["work-on-nothing"])
-
-
 def test_selected_rules_are_the_only_ones(diagnosis):
     found = leave_out(diagnosis, RuleChoice.of(select=["data_stall"]))
     assert [f.rule for f in found.findings] == ["data-stall"]
@@ -129,11 +125,3 @@ def test_an_unknown_id_is_an_error_or_a_note_with_the_nearest_one(diagnosis):
 
 def test_without_anything_to_leave_out_it_is_the_same_diagnosis(diagnosis):
     assert leave_out(diagnosis, RuleChoice()) == diagnosis
-
-
-def test_a_comment_with_an_earlier_id_is_no_unknown_one(diagnosis, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("for x in loader:  # diagnose: ignore=padded-batch")
-    found = leave_out(placed(diagnosis, file=str(script), line=1, code="for x in loader:"), RuleChoice())
-    assert found.ignored == ()
-    assert found.trust == diagnosis.trust
