@@ -187,7 +187,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
-    A PATH is a trace (.json, .gz, .zst, .zip), a tar or a folder of them, or a quoted pattern. It can also be a URL
+    A PATH is a trace (.json, .gz, .zst), a folder of them, or a quoted pattern. It can also be a URL
     such as s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor
     the script is needed.
     """

@@ -21,7 +21,7 @@ __all__ = ["TOOLS", "Arguments", "Prove", "Roots", "Tool", "checked"]
 Locate: TypeAlias = Callable[[str], str]  # from a path as it was given to one that may be read
 
 Recording = Annotated[
-    str, Meta(description="A trace of torch.profiler (.json, .gz, .zst, .zip), a capture folder, or a folder or tar.")
+    str, Meta(description="A trace of torch.profiler (.json, .gz, .zst), a capture folder, or a folder of traces.")
 ]
 
 

@@ -315,9 +315,8 @@ def own_files(folder: Path, rank: int) -> RankFiles:
     Raises:
         InputError: they are not there.
     """
-    with list_inputs([folder]) as inputs:
-        name = f"capture.rank{rank}.json"
-        found = [files for files in inputs.ranks if files.description and Path(files.description.path).name == name]
+    name, ranks = f"capture.rank{rank}.json", list_inputs([folder]).ranks
+    found = [files for files in ranks if files.description and Path(files.description.path).name == name]
     if not found:
         raise InputError(f"{folder} holds no capture of rank {rank}. Trace the script again.")
     return found[0]

@@ -26,12 +26,12 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from diagnose.errors import InputError, UsageError, missing_extra
 from diagnose.pipeline.rank_results import Outcome, Work, attempt, describe
 from diagnose.text.progress import Progress
-from diagnose.trace_reader.inputs import RankFiles
+from diagnose.trace_reader.inputs import Folder, RankFiles
 from diagnose.trace_reader.stored import Stored, is_url
 
 __all__ = ["Processes", "check_cluster", "connected", "for_others", "on_executor"]
@@ -46,6 +46,9 @@ CONNECT_S = 30.0
 WORKERS_S = 120.0  # for the first worker to come: Slurm starts a step in seconds, once the nodes are there
 _STOP_S = 10.0
 _FORMS = "tcp://HOST:PORT, file:SCHEDULER.json or slurm"
+
+
+Where = TypeVar("Where", Stored, Folder)
 
 
 class Cluster(NamedTuple):
@@ -110,21 +113,14 @@ def for_others(rank: RankFiles) -> RankFiles:
         InputError: they are in this process only.
     """
     file = rank.trace or rank.description
-    if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
-        raise InputError(
-            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
-        )
+    if not isinstance(file, Stored):
+        raise InputError(f"{file} is only here: a cluster cannot read a pipe. Write it to a file that workers see.")
     if rank.trace is not None:
         return replace(rank, trace=_absolute(file))
-    folder = rank.folder and replace(
-        rank.folder,
-        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),
-        members={name: _absolute(member) for name, member in rank.folder.members.items()},
-    )
-    return replace(rank, folder=folder, description=_absolute(file))
+    return replace(rank, folder=rank.folder and _absolute(rank.folder), description=_absolute(file))
 
 
-def _absolute(file: Stored) -> Stored:
+def _absolute(file: Where) -> Where:
     return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # links stay
 
 

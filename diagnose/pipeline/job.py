@@ -131,7 +131,7 @@ def _is_much(ranks: Sequence[RankFiles]) -> bool:
         file = rank.trace
         if not isinstance(file, Stored) or is_url(file.path):
             return True  # a capture, or something far away
-        size += file.size if file.size is not None else _size(file.path)
+        size += _size(file.path)
         if size >= MIN_BYTES_FOR_PROCESSES:
             return True
     return False
@@ -207,9 +207,9 @@ def analyze_inputs(
         InputError: nothing of it can be read.
         UsageError: the workers cannot be had.
     """
-    with _phase(progress, "reading", paths), list_inputs(paths) as named:
+    with _phase(progress, "reading", paths):
         received = read_received(paths)
-        inputs = _with_factor(named, received)
+        inputs = _with_factor(list_inputs(paths), received)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
             diagnosis = diagnosis_of(
                 inputs.ranks[0], workers.cache, draw=draw, processes=processes_of_one_file(workers)
@@ -240,11 +240,8 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
     Raises:
         InputError: nothing of it can be read.
     """
-    with (
-        _phase(progress, "reading", paths),
-        list_inputs(paths) as inputs,
-        started_workers(workers, inputs, progress) as run,
-    ):
+    inputs = list_inputs(paths)
+    with _phase(progress, "reading", paths), started_workers(workers, inputs, progress) as run:
         received = read_received(paths)
         return _with_received(_profiled(_with_factor(inputs, received), run, workers.cache), received).profile
 

@@ -171,8 +171,7 @@ def digest_of(file: Stored) -> str | None:
         InputError: it cannot be read.
     """
     if is_url(file.path):
-        version = version_of(file.path)
-        return version and f"{version} {file.offset} {file.size}"
+        return version_of(file.path)
     digest, buffer = _hash(), memoryview(bytearray(_HASHED_BYTES))
     with contextlib.closing(open_bytes(file)) as stream:
         try:

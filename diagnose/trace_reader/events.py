@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
+from diagnose.trace_reader.lenient import EVENT_START, Salvage, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.source import Source
@@ -29,7 +29,6 @@ _MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
 MAX_UNREADABLE_EVENTS = 100_000  # events; a recorded trace has one or two, where its end was lost
 _MAX_MIXED = 8  # blocks with events of other categories; metadata stands in the first and in the last one
-MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
 
 _TRAILING = r"trailing characters \(byte (\d+)\)"
 
@@ -123,7 +122,6 @@ class _Reader:
         self._rows = rows
         self._exact = False
         self._num_mixed = 0  # blocks with events of other categories than the known ones
-        self._too_deep_bytes = 0
         self.num_skipped = 0
 
     @property
@@ -131,7 +129,7 @@ class _Reader:
         """Return why no more of the file is worth reading, "" while it is."""
         if self.num_skipped > MAX_UNREADABLE_EVENTS:
             return f"more than {MAX_UNREADABLE_EVENTS:,} events in it cannot be parsed"
-        return "too many events in it are nested too deeply" if self._too_deep_bytes > MAX_TOO_DEEP_BYTES else ""
+        return ""
 
     def take(self, block: memoryview | bytes, *, is_last: bool) -> Salvage:
         """Append the events of a JSON list, which may end before the block does or not end at all.
@@ -177,11 +175,7 @@ class _Reader:
         return decoder_of_any(exact=self._exact).decode(block)
 
     def _salvage(self, text: bytes, *, is_last: bool) -> Salvage:
-        try:
-            found = salvage(text, is_last=is_last)
-        except RecursionError:
-            self._too_deep_bytes += len(text)
-            found = salvage(flatten(text), is_last=is_last, flattened=True)
+        found = salvage(text, is_last=is_last)
         self._rows.add(found.events)
         self.num_skipped += found.num_skipped
         return found

@@ -32,8 +32,8 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
     Raises:
         InputError: something cannot be read, or what was named does not belong to one run.
     """
-    with list_inputs(paths) as inputs:
-        found = [_capture_or_error(files) for files in inputs.ranks]
+    inputs = list_inputs(paths)
+    found = [_capture_or_error(files) for files in inputs.ranks]
     captures = [capture for capture in found if isinstance(capture, Capture)]
     errors = [error for error in found if isinstance(error, NotATraceError)]
     if errors and not captures:

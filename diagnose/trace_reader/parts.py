@@ -34,7 +34,7 @@ from diagnose.trace_reader.source import Source
 from diagnose.trace_reader.stored import Stored, is_url
 
 __all__ = [
-    "MAX_TAIL_BYTES", "PART_BYTES", "Envelope", "Keys", "ReadParts", "devices", "epoch_ns", "rank_in_name", "rank_of",
+    "MAX_TAIL_BYTES", "PART_BYTES", "Envelope", "Keys", "ReadFile", "devices", "epoch_ns", "rank_in_name", "rank_of",
     "read_head", "read_keys", "read_parts", "small_values", "world_size_of",
 ]  # fmt: skip
 
@@ -84,7 +84,9 @@ def read_head(window: Window, source: Source, name: str) -> bytes:
     """
     while window.fill():
         head = window.text()
-        begin = _events_begin(head)
+        is_list = head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
+        key = re.search(rb"\[" if is_list else _EVENTS_KEY, head)
+        begin = key.end() if key else 0
         if begin and _FIRST_OF_LIST.match(head, begin):
             window.replace(head[begin:])
             return head[:begin]
@@ -95,13 +97,6 @@ def read_head(window: Window, source: Source, name: str) -> bytes:
 
 def _looks_like_json(head: bytes) -> bool:
     return head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[", b"")
-
-
-def _events_begin(head: bytes) -> int:
-    if head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
-        return head.index(b"[") + 1
-    found = re.search(_EVENTS_KEY, head)
-    return found.end() if found else 0
 
 
 def _headless(head: bytes, source: Source, name: str) -> InputError:
@@ -198,18 +193,16 @@ def devices(keys: Keys) -> tuple[Device, ...]:
     listed = keys.get("deviceProperties") or keys.get("computeProperties")
     if not isinstance(listed, list):
         return ()
-    return tuple(_device(entry, position) for position, entry in enumerate(listed) if isinstance(entry, dict))
-
-
-def _device(entry: Keys, position: int) -> Device:
-    name = entry.get("name")
-    capability = _whole(entry.get("computeMajor"), 0), _whole(entry.get("computeMinor"), 0)
-    return Device(
-        id=_whole(entry.get("id"), position),
-        name=printable(name) if isinstance(name, str) else "",
-        memory_bytes=max(_whole(entry.get("totalGlobalMem"), 0), 0),
-        num_sms=max(_whole(entry.get("numSms"), 0), 0),
-        compute_capability=capability,
+    return tuple(
+        Device(
+            id=_whole(entry.get("id"), position),
+            name=printable(entry["name"]) if isinstance(entry.get("name"), str) else "",
+            memory_bytes=max(_whole(entry.get("totalGlobalMem"), 0), 0),
+            num_sms=max(_whole(entry.get("numSms"), 0), 0),
+            compute_capability=(_whole(entry.get("computeMajor"), 0), _whole(entry.get("computeMinor"), 0)),
+        )
+        for position, entry in enumerate(listed)
+        if isinstance(entry, dict)
     )
 
 
@@ -251,14 +244,15 @@ _NUMBERED = ("name", "shapes", "types", "values", "detail")  # columns that hold
 _FIRST_BYTES = (b"{", b"[")
 
 
-class ReadParts(NamedTuple):
-    """What reading a file from its beginning to its end gives."""
+class ReadFile(NamedTuple):
+    """What reading a file to its end, or to its cut, gives."""
 
     head: bytes
     rows: EventRows
     ending: Ending
     rest: bytes  # what follows the ending's own text
     raw_bytes: int
+    fault: str = ""  # why reading ended before the end of the file
 
 
 class _Filled(NamedTuple):
@@ -277,7 +271,7 @@ class _Filled(NamedTuple):
 
 def read_parts(
     stored: Stored, name: str, processes: int, meanwhile: Callable[[], object] | None = None
-) -> ReadParts | None:
+) -> ReadFile | None:
     """Read a file by so many processes, this one among them; None where it is not made for that.
 
     This one does ``meanwhile`` first, and reads less for that.
@@ -285,7 +279,7 @@ def read_parts(
     size = _size(stored)
     ahead = _AHEAD_BYTES if meanwhile is not None else 0
     processes = min(processes, (size + ahead) // (PART_BYTES + ahead))
-    if processes < 2 or not _may_fork():
+    if processes < 2 or threading.active_count() > 1:  # a forked process may wait for a lock that a thread holds
         return None
     nears = [(size + ahead) * k // processes - ahead for k in range(1, processes)]
     # A cut is where an event begins; the comma before it belongs to no range.
@@ -299,9 +293,7 @@ def read_parts(
         ]
         if meanwhile is not None:
             meanwhile()
-        until = cuts[0] - 1
-        source = _Range(stored.path, 0, until, closes=True)
-        with source:
+        with _Range(stored.path, 0, cuts[0] - 1, closes=True) as source:
             window, rows = Window(source), EventRows()
             head = read_head(window, source, name)
             ending = read_events(window, rows)
@@ -362,13 +354,17 @@ def _receive(sent: BinaryIO, view: memoryview) -> None:
         view = view[count:]
 
 
-def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[BinaryIO]) -> ReadParts | None:
+def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[BinaryIO]) -> ReadFile | None:
     """Put the ranges behind each other, in the order of the file."""
     head, rows, ending, raw_bytes = first
     rest = b""
     for other in others:
         try:
-            filled = _receive_header(other)
+            length = bytearray(8)
+            _receive(other, memoryview(length))
+            packed = bytearray(int.from_bytes(length, "little"))
+            _receive(other, memoryview(packed))
+            filled: _Filled = pickle.loads(packed)  # of a process that this one forked
             names, threads = rows.fields.names, rows.fields.threads
             of_name = np.array([*(names[text] for text in filled.names), -1], np.int32)  # -1 picks the last one
             of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int16)
@@ -390,22 +386,12 @@ def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[Binary
         except EOFError:  # its range is not whole, or it was killed
             return None
         ending, rest, raw_bytes = filled.ending, filled.rest, raw_bytes + filled.raw_bytes
-    return ReadParts(head, rows, ending, rest, raw_bytes)
-
-
-def _receive_header(sent: BinaryIO) -> _Filled:
-    length = bytearray(8)
-    _receive(sent, memoryview(length))
-    packed = bytearray(int.from_bytes(length, "little"))
-    _receive(sent, memoryview(packed))
-    filled: _Filled = pickle.loads(packed)  # of a process that this one forked
-    return filled
+    return ReadFile(head, rows, ending, rest, raw_bytes)
 
 
 def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> tuple[_Filled, list[npt.NDArray[Any]]] | None:
     """Read the events of a range in a process of its own; None where it is not whole."""
-    source = _Range(path, begin, end, closes=not is_last)
-    with source:
+    with _Range(path, begin, end, closes=not is_last) as source:
         window, rows = Window(source), EventRows()
         ending = read_events(window, rows)
         rest = window.read_rest(MAX_TAIL_BYTES) if is_last and ending.complete else b""
@@ -438,14 +424,9 @@ def _ends_at_the_cut(ending: Ending) -> bool:
     return ending.complete and not ending.text.strip() and not ending.num_skipped and not ending.fault
 
 
-def _may_fork() -> bool:
-    """Return whether this process has no other thread: one may hold a lock that a forked process waits for."""
-    return threading.active_count() == 1
-
-
 def _size(stored: Stored) -> int:
     """Return the bytes of a file of this machine that is not compressed, 0 for any other."""
-    if stored.size is not None or stored.method is not None or stored.offset or is_url(stored.path):
+    if is_url(stored.path):
         return 0
     try:
         with open(stored.path, "rb") as file:  # an odd name is no Path
@@ -457,8 +438,7 @@ def _size(stored: Stored) -> int:
 
 def _cut_at(path: str, near: int) -> int | None:
     """Return where an event begins behind the comma before it, near a place in the file; None where none is found."""
-    source = _Range(path, near, near + 2 * READ_BLOCK_BYTES, closes=False)
-    with source:
+    with _Range(path, near, near + 2 * READ_BLOCK_BYTES, closes=False) as source:
         window = Window(source)
         while window.fill():
             if edge := window.last_edge():

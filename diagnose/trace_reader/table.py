@@ -1,6 +1,6 @@
 """From rows in the file's order to the finished event table: sorted, without repetitions, tasks joined to launches.
 
-This is the last stage of reading. After it, and ``check_trace`` verifies it:
+This is the last stage of reading. After it (tests check it of all that they read):
 
 - every event has a start and an end, start <= end, and the first starts at zero; rows are sorted by start;
 - within 30 minutes of every start the next event starts, and every event ends within 30 minutes of the last start:
@@ -21,14 +21,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows, read_only
-from diagnose.model.events import Events, Kind, Note, Trace, step_number
+from diagnose.model.events import Events, Kind, Note, step_number
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.model.shapes import MAX_ELEMENTS, num_elements
 from diagnose.trace_reader.fields import num_events, printable, shortened
@@ -36,8 +36,8 @@ from diagnose.trace_reader.rows import UNKNOWN_NS, EventRows
 from diagnose.trace_reader.schema import DEVICE_KINDS, GC_NAME, is_annotation, is_launch
 
 __all__ = [
-    "MAX_MOVED_BYTES", "MAX_SILENCE_NS", "Table", "bound_sizes", "check_trace", "finish", "implausible_marks",
-    "implausible_times", "leave_out_shapes", "thread_note", "without_thread",
+    "MAX_MOVED_BYTES", "MAX_SILENCE_NS", "ON_HOST", "Table", "bound_sizes", "finish", "implausible_marks",
+    "implausible_times", "is_huge", "leave_out_shapes",
 ]  # fmt: skip
 
 _Parsed = Mapping[str, npt.NDArray[Any]]
@@ -45,8 +45,8 @@ _Parsed = Mapping[str, npt.NDArray[Any]]
 # torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
 MAX_SILENCE_NS = 30 * 60 * 10**9
 MAX_MOVED_BYTES = 2**50
-_ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
-_ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
+ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
+ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
 _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
 _NUM_NAMED = 3
 _ONE_SHAPE, _SIDE = re.compile(r"[^\[\]]+"), re.compile(r"\d+")
@@ -65,34 +65,24 @@ def implausible_times(columns: _Parsed, names: Sequence[str]) -> tuple[Mask | No
     apart = ~unknown
     first = int(np.count_nonzero(unknown))
     if first < len(start):
-        begin, stop = _largest_group(start[first:])
-        begin, stop = first + begin, first + stop
+        edges = first + np.flatnonzero(np.diff(start[first:]) > MAX_SILENCE_NS) + 1
+        begins, stops = np.append(first, edges), np.append(edges, len(start))
+        largest = int((stops - begins).argmax())
+        begin, stop = int(begins[largest]), int(stops[largest])
         apart[begin:stop] = end[begin:stop] > start[stop - 1] + MAX_SILENCE_NS
     notes: tuple[Note, ...] = ()
     if count := int(unknown.sum()):
         notes = (Note(f"Left out, since their time is missing, no number or out of range: {num_events(count)}."),)
-    return unknown | apart, (*notes, *_of_apart(columns, np.flatnonzero(apart), names))
-
-
-def _largest_group(start: Ints) -> tuple[int, int]:
-    """Return the first and the last row, exclusive, of the largest group without a long silence in it."""
-    edges = np.flatnonzero(np.diff(start) > MAX_SILENCE_NS) + 1
-    begin, stop = np.append(0, edges), np.append(edges, len(start))
-    largest = int((stop - begin).argmax())
-    return int(begin[largest]), int(stop[largest])
-
-
-def _of_apart(columns: _Parsed, rows: Rows, names: Sequence[str]) -> tuple[Note, ...]:
-    if not len(rows):
-        return ()
-    named = Counter(names[n] for n in columns["name"][rows].tolist()).most_common(_NUM_NAMED)
-    listed = ", ".join(f"'{shortened(name)}'" for name, _ in named)
-    return (
-        Note(
-            f"Left out, since they start or end more than 30 minutes away from all others: {num_events(len(rows))} "
-            f"({listed}{', …' if len(named) == _NUM_NAMED else ''})."
-        ),
-    )
+    if count := int(apart.sum()):
+        named = Counter(names[n] for n in columns["name"][apart].tolist()).most_common(_NUM_NAMED)
+        listed = ", ".join(f"'{shortened(name)}'" for name, _ in named)
+        notes += (
+            Note(
+                f"Left out, since they start or end more than 30 minutes away from all others: {num_events(count)} "
+                f"({listed}{', …' if len(named) == _NUM_NAMED else ''})."
+            ),
+        )
+    return unknown | apart, notes
 
 
 def implausible_marks(columns: _Parsed, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
@@ -129,25 +119,13 @@ def _apart(start: Ints, end: Ints) -> Mask:
     for i in np.argsort(np.abs(length - int(np.median(length))), kind="stable").tolist():
         mark = int(start[i]), int(end[i])
         at = bisect_right(kept, mark)
-        if not any(_overlap_by_half(mark, other) for other in kept[max(at - 1, 0) : at + 1]):
+        common = (
+            (min(mark[1], end) - max(mark[0], begin), end - begin) for begin, end in kept[max(at - 1, 0) : at + 1]
+        )
+        if not any(2 * both >= min(mark[1] - mark[0], other) for both, other in common):
             insort(kept, mark)
             chosen[i] = True
     return chosen
-
-
-def _overlap_by_half(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    common = min(one[1], other[1]) - max(one[0], other[0])
-    return 2 * common >= min(one[1] - one[0], other[1] - other[0])
-
-
-def without_thread(columns: _Parsed) -> Rows:
-    """Return the rows of host events that are on no thread."""
-    return np.flatnonzero((columns["thread"] < 0) & _ON_HOST[columns["kind"]])
-
-
-def thread_note(count: int) -> Note:
-    """Return the sentence about host events without a thread."""
-    return Note(f"Without a thread in the file, and taken to be on one: {num_events(count)} of the host.")
 
 
 def bound_sizes(columns: _Parsed) -> None:
@@ -165,7 +143,7 @@ def leave_out_shapes(columns: _Parsed, names: Sequence[str]) -> tuple[Note, ...]
     shapes = columns["shapes"]
     if shapes.strides == (0,):
         return ()
-    huge = [text for text in distinct(shapes[shapes >= 0]).tolist() if _is_huge(names[text])]
+    huge = [text for text in distinct(shapes[shapes >= 0]).tolist() if is_huge(names[text])]
     if not huge:
         return ()
     left_out = among(shapes, huge)
@@ -174,7 +152,7 @@ def leave_out_shapes(columns: _Parsed, names: Sequence[str]) -> tuple[Note, ...]
     return (Note(f"Left out, since no memory holds tensors of such a size: the shapes of {count}."),)
 
 
-def _is_huge(text: str) -> bool:
+def is_huge(text: str) -> bool:
     """Return whether the shapes of a list have ``MAX_ELEMENTS`` elements or more together."""
     if len(text) <= _MAX_DIGITS:
         return False
@@ -182,69 +160,6 @@ def _is_huge(text: str) -> bool:
     if any(len(side) > _MAX_DIGITS for shape in shapes for side in shape):
         return True
     return sum(num_elements(map(int, shape)) for shape in shapes if shape) >= MAX_ELEMENTS
-
-
-def check_trace(trace: Trace) -> None:
-    """Verify what this module guarantees; tests call it on everything that was read.
-
-    Raises:
-        AssertionError: a guarantee is broken; the message holds all that are.
-    """
-    broken = list(_broken(trace))
-    if broken:
-        raise AssertionError("; ".join(broken))
-
-
-def _broken(trace: Trace) -> Iterator[str]:
-    e = trace.events
-    num = len(e)
-    if not num:
-        yield "there is no event"
-        return
-    steady = e.start[1:] - e.start[:-1]
-    marks, unfit = implausible_marks(
-        {name: getattr(e, name) for name in ("start", "end", "kind", "name", "thread")}, trace.names
-    )
-    tasks = np.flatnonzero(e.cause >= 0)
-    calls = e.cause[tasks]
-    texts = (
-        *trace.names,
-        *(text for t in trace.threads for text in (t.pid, t.tid, t.name)),
-        *(d.name for d in trace.devices),
-    )
-    promises = {
-        "columns are as long as one another": len({len(getattr(e, name)) for name in type(e).__slots__}) == 1,
-        "time begins at zero": int(e.start[0]) == 0,
-        "rows are sorted": bool((steady >= 0).all()),
-        "no event ends before it starts": bool((e.end >= e.start).all()),
-        "no event starts apart": bool((steady <= MAX_SILENCE_NS).all()),
-        "no event ends apart": int(e.end.max()) <= int(e.start[-1]) + MAX_SILENCE_NS,
-        "kinds are known": int(e.kind.max()) < len(Kind),
-        "host events have a thread": not ((e.thread < 0) & _ON_HOST[e.kind]).any(),
-        "threads are in range": int(e.thread.max()) < len(trace.threads) and int(e.thread.min()) >= -1,
-        "names are in range": int(e.name.min()) >= 0
-        and all(_in_range(getattr(e, c), trace.names) for c in _TEXT_COLUMNS),
-        "devices and streams are ids": int(e.device.min()) >= -1 and int(e.stream.min()) >= -1,
-        "causes are calls": bool((calls < num).all()) and bool((e.kind[calls] == Kind.RUNTIME).all()),
-        "causes are of tasks": bool(among(e.kind[tasks], DEVICE_KINDS).all()),
-        "causes share the id": bool((e.correlation[calls] == e.correlation[tasks]).all()),
-        "sizes are bounded": int(e.size.min()) >= -MAX_MOVED_BYTES and int(e.size.max()) <= MAX_MOVED_BYTES,
-        "shapes are bounded": not any(
-            _is_huge(trace.names[text]) for text in distinct(e.shapes[e.shapes >= 0]).tolist()
-        ),
-        "step marks are steps": marks is None and not unfit,
-        "names can be shown": all(text == printable(text) for text in texts),
-        "ranks are numbers": trace.rank >= 0 and trace.world_size >= 1,
-        "the clock fits": trace.epoch_ns >= 0 and trace.epoch_ns + int(e.end.max()) < 2**63,
-    }
-    yield from (f"not so: {promise}" for promise, holds in promises.items() if not holds)
-
-
-_TEXT_COLUMNS = ("name", "shapes", "types", "values", "detail")
-
-
-def _in_range(rows: npt.NDArray[np.int32], names: Sequence[str]) -> bool:
-    return int(rows.max()) < len(names) and int(rows.min()) >= -1
 
 
 _Columns = dict[str, npt.NDArray[Any]]
@@ -289,10 +204,10 @@ def finish(rows: EventRows) -> Table | None:
     twice = _repeated(columns)
     if twice.any():
         _reorder(columns, np.flatnonzero(~twice))
-    lost = without_thread(columns)
-    if len(lost):
+    lost = (columns["thread"] < 0) & ON_HOST[columns["kind"]]
+    if count := int(lost.sum()):
         columns["thread"][lost] = rows.fields.threads.of_unknown()
-        notes = (*notes, thread_note(len(lost)))
+        notes += (Note(f"Without a thread in the file, and taken to be on one: {num_events(count)} of the host."),)
     _take_external_ids(columns, names)
     columns["cause"] = _find_causes(columns["kind"], columns["correlation"], columns["name"], names)
     columns["size"] = _sizes(columns)
@@ -433,20 +348,13 @@ def _find_causes(
     tasks = np.flatnonzero(among(kind, DEVICE_KINDS) & known)
     if not len(calls) or not len(tasks):
         return causes
-    calls = _one_call_an_id(calls, correlation, name, names)
+    calls = calls[np.argsort(correlation[calls], kind="stable")]
     ids = correlation[calls]
+    if (ids[1:] == ids[:-1]).any():
+        launching = np.fromiter(map(is_launch, names), np.bool_, len(names))
+        calls = calls[np.lexsort((~launching[name[calls]], ids))]
+        calls = calls[np.r_[True, ids[1:] != ids[:-1]]]
+        ids = correlation[calls]
     at = np.minimum(np.searchsorted(ids, correlation[tasks]), len(ids) - 1)
     causes[tasks] = np.where(ids[at] == correlation[tasks], calls[at], -1)
     return causes
-
-
-def _one_call_an_id(calls: Rows, correlation: Ints, name: npt.NDArray[np.int32], names: Sequence[str]) -> Rows:
-    """Return the calls sorted by id, the one to prefer for each."""
-    calls = calls[np.argsort(correlation[calls], kind="stable")]
-    ids = correlation[calls]
-    if (ids[1:] != ids[:-1]).all():
-        return calls
-    launching = np.fromiter(map(is_launch, names), np.bool_, len(names))
-    calls = calls[np.lexsort((~launching[name[calls]], ids))]
-    ids = correlation[calls]
-    return calls[np.r_[True, ids[1:] != ids[:-1]]]

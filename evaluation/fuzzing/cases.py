@@ -12,7 +12,7 @@ from typing import Any
 
 from fuzzing import folders, made, mutations, values
 from fuzzing.anywhere import mutate_anywhere
-from fuzzing.damage import ARCHIVES, archived, cut, damage, packed
+from fuzzing.damage import cut, damage, packed
 
 __all__ = ["KINDS", "Case", "Inputs", "make"]
 
@@ -98,12 +98,9 @@ def _trace_case(rng: random.Random, inputs: Inputs) -> Case:
     name = rng.choice(("t.json", "t.json", "t.json.gz", "t.json.gz", "rank0.pt.trace.json"))
     if rng.random() < 0.04:
         name = rng.choice(values.FILE_NAMES)
-    elif rng.random() < 0.06:
-        name = rng.choice(ARCHIVES)
-        data = archived(name, {"run/rank0.pt.trace.json": data, "run/notes.txt": b"notes"})
-    if name.endswith(".gz") and name not in ARCHIVES:
+    if name.endswith(".gz"):
         data = packed(data)
-    if name.endswith((".gz", *ARCHIVES)) and rng.random() < 0.25:
+    if name.endswith(".gz") and rng.random() < 0.25:
         data, how = (cut(rng, data), "cut") if rng.random() < 0.6 else damage(rng, data)
         what.append(f"{name.rpartition('.')[2]} {how}")
     return Case(_trace_command(rng, name), {name: data}, tuple(what))

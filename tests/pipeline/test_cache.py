@@ -24,7 +24,7 @@ from diagnose.pipeline.rank_results import (
 )
 from diagnose.trace_reader import open_captures
 from diagnose.trace_reader.inputs import list_inputs
-from tests.trace_reader.test_inputs import tar_of, trace_of
+from tests.trace_reader.test_inputs import trace_of
 
 
 @pytest.fixture
@@ -34,8 +34,7 @@ def cache(tmp_path) -> Cache:
 
 
 def rank_at(path):
-    with list_inputs([path]) as inputs:
-        return inputs.ranks[0]
+    return list_inputs([path]).ranks[0]
 
 
 def key_of(cache, path, what="x"):
@@ -95,19 +94,13 @@ def test_every_file_of_a_capture_counts(cache, tmp_path):
     assert len({first, second, key_of(cache, folder)}) == 3
 
 
-def test_members_of_an_archive_have_keys_of_their_own(cache, tmp_path):
-    (tmp_path / "run.tar").write_bytes(tar_of({"rank0.json": trace_of(0), "rank1.json": trace_of(1)}))
-    with list_inputs([tmp_path / "run.tar"]) as inputs:
-        assert len({cache.key("x", rank) for rank in inputs.ranks}) == 2
-
-
 def test_what_can_be_read_once_has_no_key(cache, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(trace_of(0),))
     writer.start()
-    with list_inputs([tmp_path / "pipe"]) as inputs:
-        assert cache.key("x", *inputs.ranks) is None
-        assert packed_profile(inputs.ranks[0], cache)
+    ranks = list_inputs([tmp_path / "pipe"]).ranks
+    assert cache.key("x", *ranks) is None
+    assert packed_profile(ranks[0], cache)
     writer.join()
     assert list(cache.folder.iterdir()) == []
 

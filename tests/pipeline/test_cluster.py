@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -15,7 +16,7 @@ from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 from tests.pipeline import working
-from tests.trace_reader.test_inputs import tar_of, trace_of
+from tests.trace_reader.test_inputs import trace_of
 
 QUIET = Progress(quiet=True)
 
@@ -51,9 +52,12 @@ def test_a_job_on_a_cluster_has_the_answer_of_one_process(scheduler):
 
 
 def test_what_is_only_in_this_process_is_not_sent(scheduler, tmp_path):
-    (tmp_path / "run.tgz").write_bytes(tar_of({"rank0.json": trace_of(0), "rank1.json": trace_of(1)}, "w:gz"))
-    with pytest.raises(InputError, match="is only here: a cluster cannot read a pipe or a compressed tar"):
-        analyze_inputs([tmp_path / "run.tgz"], workers=Workers(cluster=scheduler), progress=QUIET, draw=False)
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(trace_of(0),))
+    writer.start()
+    with pytest.raises(InputError, match="is only here: a cluster cannot read a pipe"):
+        analyze_inputs([tmp_path / "pipe"], workers=Workers(cluster=scheduler), progress=QUIET, draw=False)
+    writer.join()
 
 
 def test_a_scheduler_that_does_not_answer():

@@ -214,9 +214,9 @@ def test_options_are_checked_before_the_work_begins(option, code, capsys):
 
 
 def test_less_memory_means_fewer_processes(traces):
-    with job.list_inputs([traces]) as inputs:
-        assert workers._processes(Workers(8, 4 << 30), inputs.ranks) == (8, 512 << 20)
-        assert workers._processes(Workers(None, 300 << 20), inputs.ranks) == (1, 300 << 20)
+    ranks = job.list_inputs([traces]).ranks
+    assert workers._processes(Workers(8, 4 << 30), ranks) == (8, 512 << 20)
+    assert workers._processes(Workers(None, 300 << 20), ranks) == (1, 300 << 20)
 
 
 def test_timelines_are_there_without_the_traces_too(traces):
