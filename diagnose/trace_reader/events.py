@@ -24,11 +24,8 @@ READ_BLOCK_BYTES = 1 << 18
 MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
 _EVENT = re.compile(EVENT_START.encode())
-_EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an event begins there
-_MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
 MAX_UNREADABLE_EVENTS = 100_000  # events; a recorded trace has one or two, where its end was lost
-_MAX_MIXED = 8  # blocks with events of other categories; metadata stands in the first and in the last one
 
 _TRAILING = r"trailing characters \(byte (\d+)\)"
 
@@ -72,11 +69,12 @@ class Window:
     def last_edge(self) -> int:
         """Return where the comma before the last event stands, 0 where there is none."""
         at, buffer = self._end, self._buffer
-        for _ in range(_MAX_BRACES):
+        for _ in range(256):
             at = buffer.rfind(b"{", 1, at)
             if at < 0:
                 return 0
-            before = buffer[max(at - _EVENT_START_BYTES, 1) : at].rstrip()
+            # The bytes around an opening brace show whether an event begins there.
+            before = buffer[max(at - 160, 1) : at].rstrip()
             if before.endswith(b",") and before[:-1].rstrip().endswith(b"}") and _EVENT.match(buffer, at):
                 return buffer.rfind(b",", 1, at)
         return 0
@@ -167,7 +165,8 @@ class _Reader:
             self._rows.add(self._decode(block))
 
     def _decode(self, block: memoryview | bytes) -> list[Any]:
-        if self._num_mixed < _MAX_MIXED:
+        # Blocks with events of other categories; metadata stands in the first and in the last one.
+        if self._num_mixed < 8:
             try:
                 return decoder_of_known(exact=self._exact).decode(block)
             except msgspec.ValidationError:

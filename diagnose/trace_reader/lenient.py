@@ -25,10 +25,6 @@ _SEPARATOR = re.compile(r"[\s,]*")
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
 _NEXT_EVENT = re.compile(rf"\}}\s*,\s*(?={EVENT_START})")
 _MAX_TOKEN_CHARS = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
-_MAX_DIGITS = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
-_USUAL_EVENT = 4096  # characters looked at first: an error costs as much as stands before it
-_WIDER = 8
-_MAX_EFFORT = 4  # characters decoded in vain, for each of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,10 @@ class _Digits(float):
 
 
 _SCANNER = json.JSONDecoder(
-    strict=False, parse_float=_Digits, parse_int=lambda text: int(text) if len(text) <= _MAX_DIGITS else None
+    # Digits of a whole number; int64 has 19, and Python refuses to convert some thousands.
+    strict=False,
+    parse_float=_Digits,
+    parse_int=lambda text: int(text) if len(text) <= 40 else None,
 )
 
 
@@ -78,7 +77,8 @@ class _Text:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._effort = _MAX_EFFORT * len(text)
+        # Characters that may be decoded in vain.
+        self._effort = 4 * len(text)
 
     def decode(self, at: int) -> tuple[object, int]:
         """Return the value that begins at a place, and where it ends.
@@ -86,7 +86,8 @@ class _Text:
         Raises:
             _UnreadableError: there is none.
         """
-        width = _USUAL_EVENT
+        # At first: an error costs as much as stands before it.
+        width = 4096
         while True:
             try:
                 value, length = _SCANNER.raw_decode(self.text[at : at + width])
@@ -94,7 +95,7 @@ class _Text:
                 self._effort -= error.pos
                 if at + width >= len(self.text) or not _runs_out(error):
                     raise _UnreadableError(at + error.pos, runs_out=_runs_out(error)) from None
-                width *= _WIDER
+                width *= 8
             except RecursionError:  # no profiler nests so deeply
                 self._effort -= width
                 raise _UnreadableError(at + 1, runs_out=False) from None

@@ -45,19 +45,14 @@ Keys: TypeAlias = Mapping[str, object]
 _EVENTS_KEY = rb'"traceEvents"\s*:\s*\['
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")  # UTF-16 and UTF-32, with a mark or without
-_MAX_HEAD_BYTES = 1 << 24  # bytes before the first event; profilers write a few kB, or a few MB of process groups
 _PADDING = b" \t\r\n\0"  # a file that was being written when its machine stopped ends in null bytes
-MAX_TAIL_BYTES = 1 << 24  # bytes behind the last event: the profiler's log, at most a few MB
+MAX_TAIL_BYTES = 1 << 24  # before the first event and behind the last one: profilers write a few MB at most
 _FIRST_OF_LIST = re.compile(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
 
 # worker0_step_12.pt.trace.json, rank-34.json, rank0.light.pt.trace.json, trace_8_rank_1.json, dlrm_r7.json
 _RANK = r"(?i)(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)"
-_MAX_RANK_DIGITS = 7
-_MAX_VALUE_CHARS = 4096
-_EPOCH_FROM_NS = 10**18  # 2001: no machine has been up for 31 years
-_LATEST_EPOCH_NS = 2**62  # 2116: with the length of a recording added it fits into int64
 _MAX_RANK = 2**24  # a hundred times the largest machine
-_MAX_WHOLE = 2**62
+_MAX_WHOLE = 2**62  # ns, 2116: with the length of a recording added it fits into int64
 
 
 class Envelope(NamedTuple):
@@ -90,7 +85,7 @@ def read_head(window: Window, source: Source, name: str) -> bytes:
         if begin and _FIRST_OF_LIST.match(head, begin):
             window.replace(head[begin:])
             return head[:begin]
-        if begin or not _looks_like_json(head) or len(head) > _MAX_HEAD_BYTES:
+        if begin or not _looks_like_json(head) or len(head) > MAX_TAIL_BYTES:
             break
     raise _headless(window.text(), source, name)
 
@@ -108,7 +103,7 @@ def _headless(head: bytes, source: Source, name: str) -> InputError:
     if not _looks_like_json(head):
         return NotATraceError(f"{name} is not JSON, so it is not a trace. Name a file that torch.profiler exported.")
     text = head.removeprefix(_BYTE_ORDER_MARK)
-    if len(head) <= _MAX_HEAD_BYTES and _fault(text):
+    if len(head) <= MAX_TAIL_BYTES and _fault(text):
         if source.fault or _runs_out(text):
             return InputError(f"{name} ends before its first event. Copy or record the trace again.")
         return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
@@ -170,7 +165,7 @@ def rank_of(keys: Keys, path: str) -> int:
 
 def rank_in_name(path: str) -> int | None:
     """Return the rank that a file's name holds; the last one where it holds several."""
-    found = [digits for digits in re.findall(_RANK, PurePath(path).name) if len(digits) <= _MAX_RANK_DIGITS]
+    found = [digits for digits in re.findall(_RANK, PurePath(path).name) if len(digits) <= 7]
     return int(found[-1]) if found else None
 
 
@@ -182,10 +177,11 @@ def world_size_of(keys: Keys) -> int:
 
 def epoch_ns(keys: Keys, first_ns: int) -> int:
     """Return the wall-clock time of ``first_ns`` on the file's clock, 0 where that clock is another one."""
-    if first_ns >= _EPOCH_FROM_NS:
+    # 2001: no machine has been up for 31 years.
+    if first_ns >= 10**18:
         return first_ns
     base = _whole(keys.get("baseTimeNanoseconds"), 0)
-    return base + first_ns if 0 < base < _LATEST_EPOCH_NS and 0 <= base + first_ns < _LATEST_EPOCH_NS else 0
+    return base + first_ns if 0 < base < _MAX_WHOLE and 0 <= base + first_ns < _MAX_WHOLE else 0
 
 
 def devices(keys: Keys) -> tuple[Device, ...]:
@@ -218,7 +214,7 @@ def small_values(keys: Keys) -> Mapping[str, object]:
 
 def _is_small(value: object) -> bool:
     try:
-        return len(str(value)) <= _MAX_VALUE_CHARS
+        return len(str(value)) <= 4096
     except RecursionError:
         return False
 

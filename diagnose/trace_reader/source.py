@@ -25,14 +25,10 @@ STANDARD_INPUT = "-"  # as a path
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAGIC_BYTES = 4
-_COMPRESSED_CHUNK = 1 << 16
-_GZIP_WINDOW = 31  # zlib's code for a gzip header and the largest window
-_MAX_ZSTD_WINDOW = 1 << 27  # bytes that decompressing may hold: what zstd itself allows unless told otherwise
 # Recorded traces compress 5 to 34 times, and deflate reaches 1,032 times. Below the size nothing can do harm.
 _MAX_RATIO = 100
 _MIN_CHECKED_BYTES = 1 << 28
 _WRITER_WAIT_S = 10.0  # for somebody to open the other end of a named pipe
-_POLL_S = 0.05
 
 
 class Source(Protocol):
@@ -93,7 +89,7 @@ class _Compressed(_Plain):
 
     def _read(self) -> bytes:
         try:
-            data = self._file.read(_COMPRESSED_CHUNK) or b""
+            data = self._file.read(1 << 16) or b""
         except OSError as error:
             self.fault = f"reading it failed: {error.strerror}"
             return b""
@@ -116,7 +112,8 @@ class _Gzip(_Compressed):
 
     def __init__(self, file: Bytes, first: bytes, name: str) -> None:
         super().__init__(file, first, name)
-        self._inflater = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+        # 31 is zlib's code for a gzip header and the largest window.
+        self._inflater = isal_zlib.decompressobj(wbits=31)
         self._done = False
 
     def readinto(self, view: memoryview) -> int:
@@ -145,7 +142,7 @@ class _Gzip(_Compressed):
 
     def _next_member(self) -> None:
         self._input = self._inflater.unused_data or self._read()
-        self._inflater = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+        self._inflater = isal_zlib.decompressobj(wbits=31)
         # Padding or foreign bytes after a complete member are not data of the trace.
         self._done = not self._input.startswith(_GZIP_MAGIC)
 
@@ -161,7 +158,8 @@ class _Zstd(_Compressed):
             file.close()
             raise missing_extra(f"{name} is compressed with zstd", "zstd") from None
         self._error = zstandard.ZstdError
-        self._reader = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW).stream_reader(
+        # Bytes that decompressing may hold: what zstd itself allows unless told otherwise.
+        self._reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
             cast("IO[bytes]", self),  # it only reads
             read_across_frames=True,
             closefd=False,
@@ -237,7 +235,7 @@ def _first_bytes(file: FileIO, wait_s: float) -> bytes:
         deadline = time.monotonic() + wait_s
         # A pipe without a writer reads as empty, one whose writer has nothing yet as None.
         while (found := file.read(_MAGIC_BYTES)) == b"" and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+            time.sleep(0.05)
         first = found or b""
         if found == b"":
             return first

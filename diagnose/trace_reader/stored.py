@@ -29,7 +29,6 @@ __all__ = [
 _URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
 _PIPE_BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
-_MAX_FAULT_CHARS = 200  # of what a store answered
 
 
 def is_url(path: str) -> bool:
@@ -45,9 +44,11 @@ class RemoteFile:
 
     def read(self, count: int = -1, /) -> bytes:
         """Return the next bytes, at most ``count``."""
-        with _store_errors():
+        try:
             data: bytes = self._file.read(count)
-            return data
+        except Exception as error:
+            raise OSError(errno.EIO, _why(error)) from None
+        return data
 
     def readinto(self, view: memoryview, /) -> int:
         """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
@@ -140,16 +141,8 @@ def _cannot_open(url: str, error: Exception) -> InputError:
     return InputError(f"{url} cannot be opened ({_why(error)}). Check the URL and the store's credentials.")
 
 
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise OSError(errno.EIO, _why(error)) from None
-
-
 def _why(error: Exception) -> str:
-    return middle(one_line(mask_text(str(error))) or type(error).__name__, _MAX_FAULT_CHARS)
+    return middle(one_line(mask_text(str(error))) or type(error).__name__, 200)
 
 
 class Bytes(Protocol):

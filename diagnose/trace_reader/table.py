@@ -193,9 +193,20 @@ def finish(rows: EventRows) -> Table | None:
     """
     names = tuple(map(printable, rows.fields.names))
     columns = {name: column.finish(rows.count) for name, column in rows.columns.items()}
-    columns["kind"] = _kinds(columns["kind"].view(np.uint8), columns["name"], names)
+    kind = columns["kind"] = columns["kind"].view(np.uint8)
+    annotation = np.fromiter(map(is_annotation, names), np.bool_, len(names))
+    collector = np.fromiter((text == GC_NAME for text in names), np.bool_, len(names))
+    kind[(kind == Kind.OP) & annotation[columns["name"]]] = Kind.ANNOTATION
+    kind[(kind == Kind.PYTHON) & collector[columns["name"]]] = Kind.GC
     _reorder(columns, _chronological(columns["start"], columns["end"], columns["kind"], columns["thread"]))
-    notes = _leave_out(columns, names)
+    notes: tuple[Note, ...] = ()
+    for implausible in (implausible_times, implausible_marks, implausible_times):  # without some marks, once more
+        if not len(columns["start"]):
+            break
+        left_out, found = implausible(columns, names)
+        if left_out is not None:
+            _reorder(columns, np.flatnonzero(~left_out))
+        notes += found
     if not len(columns["start"]):
         return None
     first_ns = int(columns["start"][0])
@@ -213,31 +224,12 @@ def finish(rows: EventRows) -> Table | None:
     columns["size"] = _sizes(columns)
     bound_sizes(columns)
     notes += leave_out_shapes(columns, names)
-    _narrow_ids(columns)
+    if not (columns["kind"] == Kind.MEMORY).any():  # of memory events the columns hold bytes
+        for name in _IDS:  # four bytes where they fit: a trace has millions
+            ids = columns[name]
+            if ids.strides != (0,) and ids.max(initial=0) <= _MAX_NARROW and ids.min(initial=0) >= -_MAX_NARROW:
+                columns[name] = ids.astype(np.int32)
     return Table(Events(**read_only(columns)), names, first_ns, int(twice.sum()), notes)
-
-
-def _narrow_ids(columns: _Columns) -> None:
-    """Let ids take four bytes where they fit: a trace has millions. Of memory events the columns hold bytes."""
-    if (columns["kind"] == Kind.MEMORY).any():
-        return
-    for name in _IDS:
-        ids = columns[name]
-        if ids.strides != (0,) and ids.max(initial=0) <= _MAX_NARROW and ids.min(initial=0) >= -_MAX_NARROW:
-            columns[name] = ids.astype(np.int32)
-
-
-def _leave_out(columns: _Columns, names: Sequence[str]) -> tuple[Note, ...]:
-    """Drop implausible rows; once a step mark is dropped, the times are checked again."""
-    notes: tuple[Note, ...] = ()
-    for implausible in (implausible_times, implausible_marks, implausible_times):
-        if not len(columns["start"]):
-            break
-        left_out, found = implausible(columns, names)
-        if left_out is not None:
-            _reorder(columns, np.flatnonzero(~left_out))
-        notes += found
-    return notes
 
 
 def _reorder(columns: _Columns, order: Rows) -> None:
@@ -246,14 +238,6 @@ def _reorder(columns: _Columns, order: Rows) -> None:
             columns[name] = column[: len(order)]
         else:
             columns[name] = column[order]
-
-
-def _kinds(kind: npt.NDArray[np.uint8], name: npt.NDArray[np.int32], names: Sequence[str]) -> npt.NDArray[np.uint8]:
-    annotation = np.fromiter(map(is_annotation, names), np.bool_, len(names))
-    collector = np.fromiter((text == GC_NAME for text in names), np.bool_, len(names))
-    kind[(kind == Kind.OP) & annotation[name]] = Kind.ANNOTATION
-    kind[(kind == Kind.PYTHON) & collector[name]] = Kind.GC
-    return kind
 
 
 def _sizes(columns: _Columns) -> Ints:
