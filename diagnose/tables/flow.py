@@ -24,7 +24,7 @@ from diagnose.model.own_source import OwnSource
 from diagnose.model.records import CallRecord, ExpressionRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
-from diagnose.tables.host import outermost
+from diagnose.tables.host import outermost_of_threads
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
@@ -193,6 +193,4 @@ def _outermost(t: Tables, names: set[str]) -> Rows:
     rows, began = t.host_rows(Kind.OP), t.trace.events.start
     start, end = min(t.steps.window[0], int(t.steps.start[0])), t.steps.window[1]
     rows = rows[wanted[t.trace.events.name[rows]] & (began[rows] >= start) & (began[rows] < end)]
-    threads = t.trace.events.thread[rows]
-    each = [outermost(t.trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
-    return np.sort(np.concatenate(each)) if each else rows
+    return outermost_of_threads(t.trace, rows)

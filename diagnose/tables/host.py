@@ -27,6 +27,7 @@ __all__ = [
     "layers",
     "main_thread",
     "outermost",
+    "outermost_of_threads",
     "work_layers",
 ]
 
@@ -136,6 +137,13 @@ def outermost(trace: Trace, rows: Rows) -> Rows:
     """Return those of one thread's events, in time order, longer first on ties, that lie in no other one."""
     found: Rows = rows[_outermost(trace.events.start[rows], trace.events.end[rows])]
     return found
+
+
+def outermost_of_threads(trace: Trace, rows: Rows) -> Rows:
+    """Return those of several threads' events that lie in no other one of their thread, in time order."""
+    threads = trace.events.thread[rows]
+    each = [outermost(trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
+    return np.sort(np.concatenate(each)) if each else rows
 
 
 def _outermost(start: Ints, end: Ints) -> Mask:
