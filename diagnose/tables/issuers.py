@@ -5,7 +5,9 @@ Python frames show it; where so many operators run that none were recorded, the 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from diagnose.tables.call_frames import (
     stacks,
 )
 from diagnose.tables.python_calls import HEAVY, LIBRARY, PASSES_ON, READ, Issuer, names_of, repeats
+from diagnose.tables.run_steps import functions_of
 
 __all__ = [
     "MIN_IN_LOOP",
@@ -100,7 +103,12 @@ def issued(t: Tables) -> Intervals:
     if issuer is None or issuer.median_ns > MAX_ISSUED_NS:
         return EMPTY
     if not _has_frames(t):
-        return _issued_by_samples(t)
+        sampled, rows = sampled_issuer(t), t.called_by_python
+        if sampled is None:
+            return EMPTY
+        mine = among(rows, sampled[1])
+        start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+        return union((start[mine], _reaching(start, end, mine)[mine]))
     known = dict(_owners_of(named, rows) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
@@ -127,15 +135,6 @@ def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
     chained = np.append(mine[1:], False) & (following - end < MAX_PAUSE_NS)
     reached: Ints = np.where(chained, following, end)
     return reached
-
-
-def _issued_by_samples(t: Tables) -> Intervals:
-    sampled, rows = sampled_issuer(t), t.called_by_python
-    if sampled is None:
-        return EMPTY
-    mine = among(rows, sampled[1])
-    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
-    return union((start[mine], _reaching(start, end, mine)[mine]))
 
 
 def _has_frames(t: Tables) -> bool:
@@ -165,7 +164,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
     rows = t.called_by_python[:MAX_OPERATORS_READ]
     if not len(rows) or not len(t.steps.start):
         return None
-    called, owners = _owners_of(t, rows)
+    _, owners = _owners_of(t, rows)
     counted = Counter(owner for owner in owners if owner is not None)
     if not counted:
         return None
@@ -174,31 +173,32 @@ def _main_issuer(t: Tables) -> Issuer | None:
     steps = t.steps.num * len(rows) / len(t.called_by_python)
     if match is None or num < MIN_ISSUED_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
-    if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
+    if in_model and num < MIN_EACH_CALL * num_calls(t, {frame})[frame] * steps / t.steps.num:
         return None
-    is_mine = np.array([one == (frame, in_model) for one in owners], bool)
-    if not in_model and is_rollout(t, rows[is_mine]):
+    mine = rows[np.array([one == (frame, in_model) for one in owners], bool)]
+    if not in_model and is_rollout(t, mine):
         return None
-    mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
-    length = (t.trace.events.end - t.trace.events.start)[rows[is_mine]]
+    is_open = t.trace.names.index(frame) in names_of_open_frames(t)  # its line is not the function's first then
+    issuer = _issuer(t, match, mine, len(rows), steps)
+    return replace(issuer, line=None if is_open else issuer.line, in_model=in_model)
+
+
+def _issuer(t: Tables, frame: re.Match[str], mine: Rows, num_rows: int, steps: float) -> Issuer:
+    """Return the function of a frame that issues the operators ``mine`` of so many in so many steps."""
+    called = Counter(names_of(t, mine))
     return Issuer(
-        frame=frame,
-        file=match["file"],
-        line=int(match["line"]) if t.trace.names.index(frame) not in names_of_open_frames(t) else None,
-        function=match["function"],
-        num=num / steps,
-        share=num / len(rows),
-        reads=mine[READ] / steps,
-        median_ns=int(np.median(length)),
-        in_model=in_model,
-        names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
-        repeats=repeats(t, rows[is_mine]),
+        frame=frame.string,
+        file=frame["file"],
+        line=int(frame["line"]),
+        function=frame["function"],
+        num=len(mine) / steps,
+        share=len(mine) / num_rows,
+        reads=called[READ] / steps,
+        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
+        in_model=False,
+        names=tuple(name for name, _ in called.most_common(3)),
+        repeats=repeats(t, mine),
     )
-
-
-def _num_calls(t: Tables, frame: str, steps: float) -> float:
-    """Return how often a function is called in so many steps."""
-    return num_calls(t, {frame})[frame] * steps / t.steps.num
 
 
 def _owner(frames: list[str]) -> _Owner | None:
@@ -222,7 +222,6 @@ MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no functi
 MIN_PER_STEP = 50
 MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
 MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
-NUM_NAMED = 3
 
 
 def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
@@ -233,10 +232,7 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     samples, rows = t.capture.samples, t.called_by_python
     if samples is None or len(samples.time_ns) < 2 or not len(rows) or not t.trace.epoch_ns:
         return None
-    functions = sorted({(file, function) for file, _, function in samples.places})
-    number = {each: i for i, each in enumerate(functions)}
-    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
-    seen = of_place[samples.place]
+    functions, seen = functions_of(samples)
     after = np.searchsorted(samples.time_ns - t.trace.epoch_ns, t.trace.events.start[rows])
     inside = (after > 0) & (after < len(seen))
     after = np.clip(after, 1, len(seen) - 1)
@@ -256,20 +252,8 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
         return None
     lines = Counter(samples.places[i][1] for i in samples.place[seen == most].tolist())
     line = lines.most_common(1)[0][0]
-    issuer = Issuer(
-        frame=f"{file}({line}): {function}",
-        file=file,
-        line=line,
-        function=function,
-        num=len(mine) / t.steps.num,
-        share=len(mine) / len(rows),
-        reads=called[READ] / t.steps.num,
-        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
-        in_model=False,
-        names=tuple(name for name, _ in called.most_common(NUM_NAMED)),
-        repeats=repeats(t, mine),
-    )
-    return issuer, mine
+    frame = FRAME.match(f"{file}({line}): {function}")
+    return None if frame is None else (_issuer(t, frame, mine, len(rows), t.steps.num), mine)
 
 
 def _main_function(t: Tables, seen: Ints, num_functions: int) -> int:
