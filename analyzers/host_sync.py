@@ -28,11 +28,12 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
+from diagnose.model.limits import AT_ONCE_NS
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_compute
 from diagnose.tables.names import LAUNCH, STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, batched_gaps, reads_nothing, waits_for_host_copies
+from diagnose.tables.syncs import batched_gaps, reads_nothing, waits_for_host_copies
 
 META = RuleMeta(
     id="host-sync",
@@ -57,7 +58,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         drained = gaps.start - t.late_by
         call = calls[np.minimum(np.searchsorted(events.end[calls], drained), len(calls) - 1)]
         mine = (events.start[call] <= drained) & (events.end[call] >= drained)
-        mine &= events.end[call] - drained <= RETURN_NS
+        mine &= events.end[call] - drained <= AT_ONCE_NS
     if not mine.any() and not batched.any():
         return EMPTY
     work = covered(union(t.host_gaps, host_compute(t)), gaps.start, gaps.queued_at)

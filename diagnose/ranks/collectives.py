@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, covered, distinct, union
+from diagnose.model.limits import AT_ONCE_NS
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.tables import Tables
@@ -48,7 +49,6 @@ _BYTES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
 MIN_TIMES_AS_LONG = 2.0  # as that: computing meanwhile, and links that several share, make transfers longer by less
-MAX_NEXT_NS = 50_000  # from the end of a collective to the begin of the next one that stood behind it
 _DDP = re.compile(r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer")
 _FSDP = re.compile(r"^FSDP::|^FullyShardedDataParallel\.")
 _WORD = r"[a-z]+"
@@ -162,7 +162,8 @@ def _queued(t: Tables, launches: Rows, start: Ints, end: Ints) -> Ints:
     work = reach[np.searchsorted(launched[order], events.start[np.maximum(launches, 0)])]
     ready = np.maximum(work, events.end[np.maximum(launches, 0)])
     ended = np.concatenate([[none], np.maximum.accumulate(end)[:-1]])
-    is_next = np.abs(start - np.maximum(ended, start[0] - 2 * MAX_NEXT_NS)) <= MAX_NEXT_NS
+    # From the end of a collective to the begin of the next one that stood behind it.
+    is_next = np.abs(start - np.maximum(ended, start[0] - 2 * AT_ONCE_NS)) <= AT_ONCE_NS
     return np.where(is_next & (launches >= 0) & (ready < start), start - ready, 0)
 
 

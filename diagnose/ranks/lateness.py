@@ -17,6 +17,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.intervals import among, distinct, quantiles
+from diagnose.model.limits import FEW, NEARLY_ALL
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
@@ -33,11 +34,9 @@ FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20
 # however few. Hosts that vary reach 0.93 of two ranks (simulated jobs of two ranks that nothing is planted in).
 MIN_AWAITED_SHARE, MIN_SURELY_AWAITED = 2 / 3, 0.95
 MAX_CHANCE_OF_MUCH = 0.02  # that one of equal ranks is waited for in so many steps, where they wait for long
-MIN_LATE_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_RANKS_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
-MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less it may be what own times vary by
 DEVIATION_OF_MEDIAN = 1.4826  # median distance to standard deviation
 MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
 SMALL_SAMPLE_FACTOR = (
@@ -98,7 +97,8 @@ def lateness_of(
             usual[worst] >= least_ns
             and (is_slower or sigmas >= MIN_SIGMAS or by_chance <= MAX_BY_CHANCE)
             and len(late) <= max(1, MAX_LATE_RANKS_SHARE * len(ranks))
-            and (known >= of_most).mean() >= MIN_LATE_STEPS_SHARE
+            # Of the steps: by half of what is usual, by what shows it, or, where calls show it, at all.
+            and (known >= of_most).mean() >= NEARLY_ALL
             and waited >= MIN_WAITED_SHARE * usual[worst]
         ):
             return replace(
@@ -126,7 +126,8 @@ def _in_turns(times: Times, waits: Waits, excess: Floats, step_ns: float) -> Lat
     least = 0.1 * float(of_rank.sum())
     turns = tuple(i for n, i in enumerate(order) if of_rank[i] > 0 and (of_rank[i] >= least or n < 2))
     mean_ns = float(waits.attributed.mean()) if waits.attributed.size else 0.0
-    is_much = len(turns) > 1 and mean_ns >= MIN_TURNS_SHARE * step_ns
+    # Of the step, waited by the mean rank: with less it may be what own times vary by.
+    is_much = len(turns) > 1 and mean_ns >= FEW * step_ns
     latest = int(times.begins.argmax())
     late_by, waited = float(times.begins[latest]), float(np.median(np.delete(waits.first, latest)))
     begins_late = waits.first_share >= 0.25 and late_by >= 0.05 * step_ns and late_by >= waited / 2
@@ -153,7 +154,7 @@ def _awaited(waits: Waits, matches: Matches, step_ns: float) -> int | None:
     share, mean_ns = float(waits.attributed_ns[worst] / waited.sum()), float(waited.mean())
     most = waited.argmax(axis=0)[waited.sum(axis=0) > 0]
     by_chance = len(waited) * _chance(int((most == worst).sum()), len(most), 1 / len(waited))
-    is_long = mean_ns >= MIN_TURNS_SHARE * step_ns
+    is_long = mean_ns >= FEW * step_ns
     is_steady = by_chance <= (MAX_CHANCE_OF_MUCH if is_long else MAX_BY_CHANCE) and share >= MIN_AWAITED_SHARE
     is_late = is_steady or (is_long and share >= MIN_SURELY_AWAITED)
     return worst if is_late and mean_ns >= THRESHOLDS.naming_share * step_ns else None

@@ -13,6 +13,7 @@ from diagnose.model import diagnosis as forecast
 from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding, PathSegment
 from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.limits import MIN_RECURRENCES
 from diagnose.model.rules import Cause
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
@@ -203,7 +204,6 @@ def _lane(t: Tables, graph: Graph, node: int) -> str:
 
 
 _BLOCK = 4096  # nodes whose columns are lists at a time: as lists they take seven times the memory
-MIN_PERIOD_ENDS = 3  # fewer leave no two ends of steps beside the first: the whole window counts then
 
 
 def simulate(graph: Graph) -> Times:
@@ -241,7 +241,8 @@ def period_ns(graph: Graph, times: Times, owner: npt.NDArray[np.intp]) -> float:
     So neither the first step's start-up nor the device's last tasks count.
     """
     num = int(owner.max()) + 1 if len(owner) else 1
-    if num < MIN_PERIOD_ENDS:
+    # Fewer leave no two ends of steps beside the first: the whole window counts then.
+    if num < MIN_RECURRENCES:
         return times.window_ns / num
     done = step_ends(graph, times, owner)
     return float(done[-1] - done[0]) / (num - 1)

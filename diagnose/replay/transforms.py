@@ -17,11 +17,12 @@ from diagnose.model.arrays import Floats, Mask, Rows
 from diagnose.model.diagnosis import Finding, Removal
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, union
+from diagnose.model.limits import AT_ONCE_NS, CALL_NS
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Edge, Graph, Transform, usual_delay
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_work
-from diagnose.tables.syncs import RETURN_NS, waits_for_host_copies, whole_device_calls
+from diagnose.tables.syncs import waits_for_host_copies, whole_device_calls
 
 __all__ = [
     "CopiesAhead", "drop_waits", "remove_cause", "scale_host", "scale_kernels", "shorten_calls", "shorten_pauses",
@@ -197,7 +198,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
         return calls[:0]
     at = np.searchsorted(pieces.end, ended)
     following = np.minimum(at, len(pieces.start) - 1)
-    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
+    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= AT_ONCE_NS)
     names = t.trace.events.name[calls]
     for_copies = waits_for_host_copies(t, calls)
     same = among(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
@@ -258,7 +259,6 @@ def _sorted(rows: npt.NDArray[np.intp], values: npt.NDArray[np.floating[Any]]) -
 # Copies that run one step ahead on a stream of their own: what a prefetcher makes of a graph.
 
 COPY_LANE = -2  # no stream of a trace has it
-PINNED_COPY_NS = 10_000  # what queuing a copy from pinned memory takes on the host
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -307,9 +307,10 @@ class CopiesAhead:
         calls = distinct(calls[calls >= 0]).astype(np.intp)
         own = among(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
         kept = ~(own & (graph.kind == Edge.WAIT))
-        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, PINNED_COPY_NS), graph.delay)
+        # What queuing a copy from pinned memory takes on the host.
+        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, CALL_NS), graph.delay)
         graph = replace(graph.with_edges(kept), delay=delay[kept])
-        start, end = np.minimum(events.start[calls] + PINNED_COPY_NS, events.end[calls]), events.end[calls]
+        start, end = np.minimum(events.start[calls] + CALL_NS, events.end[calls]), events.end[calls]
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
         apart = np.maximum(start[1:], end[:-1]) if len(order) else start

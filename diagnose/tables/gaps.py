@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, intersect, quantiles, subtract, total, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import AT_ONCE_NS, MAJORITY
 from diagnose.tables.device import Tasks
 
 __all__ = [
@@ -83,9 +83,6 @@ def _common_delay(delay: Ints) -> int | None:
     return int(middle) if 0 < middle <= MAX_LATENCY_NS and close else None
 
 
-MAX_WAIT_NS = 50_000  # from the end of a task on another stream to the start of the one that waits for it
-
-
 def launches_unlinked(tasks: Tasks) -> bool:
     """Return whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
     return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MAJORITY
@@ -116,7 +113,8 @@ class Gaps(NamedTuple):
 
     def stream_waits(self) -> Mask:
         """Return which gaps are waits for a task on another stream: they end when that does, but for what it takes."""
-        found: Mask = self.cross_stream & (self.end - self.start <= max(MAX_WAIT_NS, self.latency_ns))
+        # From the end of a task on another stream to the start of the one that waits for it.
+        found: Mask = self.cross_stream & (self.end - self.start <= max(AT_ONCE_NS, self.latency_ns))
         return found
 
     def device_part(self, which: Mask | None = None) -> Intervals:

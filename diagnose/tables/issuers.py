@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import FEW, LONG_NS, MAJORITY
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import (
@@ -77,7 +77,6 @@ MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer 
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
 MAX_ISSUED_NS = 200_000
-MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 
 
 class _Owner(NamedTuple):
@@ -132,7 +131,8 @@ def issued_in_loop(t: Tables) -> Intervals:
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
     """Return the operators' ends, moved to the next one's start where that follows soon and is the function's too."""
     following = np.append(start[1:], end[-1:])
-    chained = np.append(mine[1:], False) & (following - end < MAX_PAUSE_NS)
+    # Of Python between two operators of a loop.
+    chained = np.append(mine[1:], False) & (following - end < LONG_NS)
     reached: Ints = np.where(chained, following, end)
     return reached
 
@@ -220,7 +220,6 @@ def _owner(frames: list[str]) -> _Owner | None:
 
 MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
-MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
 MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
 
 
@@ -246,7 +245,8 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     mine, (file, function) = rows[owner == most], functions[most]
     called = Counter(names_of(t, mine))
     heavy = sum(num for name, num in called.items() if HEAVY.match(name))
-    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_ISSUED_SHARE * len(rows):
+    # Of the operators that a function calls: products and convolutions are a model's.
+    if LIBRARY.search(file) or heavy > FEW * len(mine) or len(mine) < MIN_ISSUED_SHARE * len(rows):
         return None
     if len(mine) / t.steps.num < MIN_PER_STEP:
         return None

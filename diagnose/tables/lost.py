@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among
+from diagnose.model.limits import CALL_NS, LONG_NS
 from diagnose.tables import Tables
 from diagnose.tables.host import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
@@ -40,7 +41,6 @@ ROUNDING_NS = 1_000
 # while the last blocks of the one before it run. 2.4 % in a file that was written by hand.
 MIN_OVERLAP_SHARE = 0.05
 MAX_OVERLAP_IN_STREAM = 0.25  # kernels that are launched to begin early reach less: with more the file shows no step
-MIN_CROSSING_NS = 10_000  # in the same recordings calls cross by at most 1.4 µs
 MAX_CROSSING_SHARE = 0.05  # of the recording
 
 
@@ -79,7 +79,8 @@ def crossing(t: Tables) -> Crossing:
     start, end, thread = events.start[rows], events.end[rows], events.thread[rows]
     same = thread[1:] == thread[:-1]
     both = np.maximum(_crossed_ns(end[:-1], start, end), _crossed_ns(_reach(end, same), start, end))
-    crosses = same & (both > MIN_CROSSING_NS)
+    # In the same recordings calls cross by at most 1.4 µs.
+    crosses = same & (both > CALL_NS)
     return Crossing(int(crosses.sum()), min(float(both[crosses].sum()) / max(int(events.end.max()), 1), 1.0))
 
 
@@ -100,7 +101,6 @@ def _crossed_ns(until: Ints, start: Ints, end: Ints) -> Ints:
 
 MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
 MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is there for the most part
-MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
 def device_launches(t: Tables) -> Rows:
@@ -160,4 +160,5 @@ def graph_holes(t: Tables) -> Intervals:
     if not of_graph.any() or not len(tasks.launch):
         return EMPTY
     beside = ((gaps.before >= 0) & of_graph[tasks.launch[gaps.before]]) | of_graph[gaps.launch]
-    return gaps.device_part(beside & (gaps.end - gaps.queued_at >= MIN_HOLE_NS))
+    # Nodes of a graph follow each other within some µs.
+    return gaps.device_part(beside & (gaps.end - gaps.queued_at >= LONG_NS))

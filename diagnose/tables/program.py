@@ -17,6 +17,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct, grouped, intersect, span, total
+from diagnose.model.limits import FEW, MIN_RECURRENCES
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
@@ -39,8 +40,6 @@ __all__ = ["ATTENTION", "UNKNOWN", "Program", "Server", "Vendor", "grows", "prog
 
 # Tensors that grow piece by piece, as a cache of keys and values does: no graph holds their length.
 
-MIN_GROWING = 3  # steps, of which each needs more than the one before
-MIN_JOINED_PIECES = 3  # times that a piece is joined to what the time before gave
 ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
 
 
@@ -58,7 +57,9 @@ def grows(t: Tables, trace: Trace) -> bool:
             at = sides[0]
             sizes.setdefault((piece, at, grown[:at] + grown[at + 1 :]), set()).add(grown[at])
     grows_by_cat = any(
-        sum(size + piece[at] in known for size in known) >= MIN_JOINED_PIECES for (piece, at, _), known in sizes.items()
+        # Times that a piece is joined to what the time before gave.
+        sum(size + piece[at] in known for size in known) >= MIN_RECURRENCES
+        for (piece, at, _), known in sizes.items()
     )
     return grows_by_cat or _grows_with_steps(t, trace)
 
@@ -66,7 +67,8 @@ def grows(t: Tables, trace: Trace) -> bool:
 def _grows_with_steps(t: Tables, trace: Trace) -> bool:
     """Return whether the largest tensor that is concatenated, or attended to, grows by as much in each step."""
     steps = t.steps if trace is t.trace else t.named.steps
-    if steps.num < MIN_GROWING:
+    # Steps, of which each needs more than the one before.
+    if steps.num < MIN_RECURRENCES:
         return False
     for pattern in (JOINS, ATTENTION):
         rows = _rows(trace, pattern)
@@ -94,7 +96,6 @@ Vendor: TypeAlias = Literal["NVIDIA", "AMD", ""]
 Server: TypeAlias = Literal["vllm", "sglang", ""]
 
 MIN_RECORDED_OPERATORS = 10  # from here on a backward would be among them
-MIN_COMPILED = 0.05  # of the steps, of the tasks or of their time: less is a helper of an eager model
 MIN_UNCACHED = 0.25  # blocks taken from the driver and given back for each launch: a cache makes hardly any
 MIN_UNCACHED_PER_STEP = 10
 
@@ -220,13 +221,14 @@ def _trains(t: Tables, traces: list[Trace], names: frozenset[str], info: Capture
 def _is_compiled(t: Tables) -> bool:
     start, end = t.steps.window
     regions = intersect(t.covering(t.calls(_COMPILED_REGION, Kind.OP, Kind.ANNOTATION)), span(start, end))
-    if total(regions) >= MIN_COMPILED * (end - start):
+    # Of the steps, of the tasks or of their time: less is a helper of an eager model.
+    if total(regions) >= FEW * (end - start):
         return True
     generated = t.tasks_matching(_COMPILED_KERNEL)
     length = t.tasks.end - t.tasks.start
     if not len(length):
         return False
-    return bool(generated.mean() >= MIN_COMPILED or length[generated].sum() >= MIN_COMPILED * length.sum())
+    return bool(generated.mean() >= FEW or length[generated].sum() >= FEW * length.sum())
 
 
 def _vendor(t: Tables) -> Vendor:

@@ -20,7 +20,7 @@ from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
 from diagnose.model.intervals import among, contains, covered, quantiles, union
-from diagnose.model.limits import MAJORITY, MIN_RECURRENCES, MIN_REGIONS
+from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, NEARLY_ALL
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
@@ -85,7 +85,6 @@ def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
 # one.
 
 # Of a function's samples, those outside of loading: more are no accident. Of 120 samples on two busy cores one was.
-MAX_LATE_SAMPLES = 0.05
 MIN_SAMPLES_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
 _LOOP_HEAD = r"^for\b.+\bin\b.+:\s*(#.*)?$"  # which calls the iterator, and nothing else
@@ -117,7 +116,7 @@ def late_samples(t: Tables) -> Mask:
     within, outside = (np.bincount(seen[watched & part], minlength=len(functions)) for part in (loading, ~loading))
     of_datasets = np.array([function in _OF_DATASETS for _, function in functions], bool)
     loads = (within >= MIN_SAMPLES_WITHIN) | (of_datasets & loading.any())
-    loads &= outside <= np.maximum(MAX_LATE_SAMPLES * (within + outside), 1)
+    loads &= outside <= np.maximum(FEW * (within + outside), 1)
     heads = [is_loop_head(t.capture.lines.get((file, line))) for file, line, _ in samples.places]
     at_head = np.array([*heads, False], bool)[samples.place]
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
@@ -148,7 +147,6 @@ def sampled_files(t: Tables) -> Mapping[str, set[str]]:
 
 # The lines in which long steps of a run spend their time, by the samples that the run has of them.
 
-MIN_SAMPLES_AT_LINE = 0.7  # of the samples that long steps have more than others
 # A line that usual steps are in as well, as the call of the training function, says nothing of long ones: then the
 # largest of their lines is named that has so much of what they have more.
 MIN_SAMPLES_AT_PART, USUAL_SHARE = 0.3, 0.9
@@ -198,7 +196,8 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
                 more[place] += factor * int(counts[i])
                 depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
-    least = MIN_SAMPLES_AT_LINE * whole
+    # Of the samples that long steps have more than others.
+    least = NEARLY_ALL * whole
 
     def is_shared(line: _Place) -> bool:
         return more[line] >= least or (more[line] >= MAJORITY * whole and more[_function_of(line)] >= least)
@@ -269,7 +268,6 @@ MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
 SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint", COLLECTION)  # by events, and no part of every step
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
-MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
 WORKERS = 16  # a loader with so many workers may be late at every 16th batch: that is the loader's own rule
 VARYING = 0.5  # quartiles of the step times apart, over the median: equal steps on a busy machine lie at 0.1 to 0.3
 MIN_CORRELATION = 0.8  # of times with what the steps worked on
@@ -465,11 +463,12 @@ def _period(rows: Rows, usable: Mask) -> int:
     """
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
-        if period < 2 or (distances % period == 0).mean() < MIN_REGULAR:
+        # Of the distances between long steps, and of the steps where one is expected.
+        if period < 2 or (distances % period == 0).mean() < NEARLY_ALL:
             continue
         expected = np.arange(rows[0] % period, len(usable), period)
         expected = expected[usable[expected]]
-        if len(expected) and among(expected, rows).mean() >= MIN_REGULAR:
+        if len(expected) and among(expected, rows).mean() >= NEARLY_ALL:
             return int(period)
     return 0
 

@@ -19,7 +19,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, NEARLY_ALL
 from diagnose.tables.host import captured, outermost_of_threads
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
@@ -89,10 +89,8 @@ def end_without_stop(trace: Trace, start: Ints, end: Ints) -> int:
 # activity; an annotation at regular intervals. Without any the kernels themselves part steps, where they repeat in one
 # order (`step_kernels`). Otherwise no step is claimed.
 
-MIN_MARKED_STEPS = 3
 # Of the intervals between annotations are within a factor of two of the median one, of those between other marks last a
 # tenth of the mean: updates layer by layer do not.
-MIN_REGULAR = 0.7
 MIN_COVERED = 0.6  # of the recorded activity of the host, and of the launches, lies within the steps
 MIN_COLD_REPETITION = 3.0  # of the median of the later ones: an early repetition that takes as long is cold
 MAX_COLD_TIME = 2 / 3  # of the recorded time
@@ -148,7 +146,7 @@ def _steps_by_kernels(trace: Trace, recorded: tuple[int, int, Ints]) -> Repeated
     start, end = _up_to_next(trace.events.start[calls], min(finish, int(queued.max()) + 1), queued)
     cold = _num_cold(end - start)
     start, end = start[cold:], end[cold:]
-    if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
+    if len(start) < MIN_RECURRENCES or end[-1] - start[0] < MIN_COVERED * (finish - begin):
         return None
     if not _hold_the_work(start, end, queued):
         return None
@@ -178,20 +176,20 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
         if start[cold] - start[0] > MAX_COLD_TIME * (finish - begin):
             continue
         start, end = start[cold:], end[cold:]
-        if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
+        if len(start) < MIN_RECURRENCES or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
             continue
         if len(queued) and not _hold_the_work(start, end, queued):
             continue
         length = np.maximum(end - start, 1)
         off = np.abs(np.log2(length / np.median(length)))
         apart = length > length.mean() / 10
-        regular = (off <= 1).mean() >= MIN_REGULAR if found_by == "annotation" else apart.mean() >= MIN_REGULAR
+        regular = (off <= 1).mean() >= NEARLY_ALL if found_by == "annotation" else apart.mean() >= NEARLY_ALL
         if not regular and found_by != "annotation" and len(queued):
             # However far apart they lie, most launch about as much as the median one.
             launched = _launched(start, end, queued)
             usual = float(np.median(launched))
             near = np.abs(np.log2(np.maximum(launched, 1) / max(usual, 0.5))) <= 1
-            regular = usual > 0 and near.mean() >= MIN_REGULAR
+            regular = usual > 0 and near.mean() >= NEARLY_ALL
         if regular:
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
@@ -204,7 +202,7 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
         and len(inside) >= (1 - MAJORITY) * len(queued)
-        and len(distinct(inside)) >= MIN_REGULAR * len(start)
+        and len(distinct(inside)) >= NEARLY_ALL * len(start)
     )
 
 
@@ -230,7 +228,7 @@ def _launched(start: Ints, end: Ints, queued: Ints) -> Ints:
 def _num_cold(length: Ints) -> int:
     """Return how many of the first repetitions are many times longer than the later ones."""
     cold = 0
-    while cold < MAJORITY * len(length) and len(length) - cold > MIN_MARKED_STEPS:
+    while cold < MAJORITY * len(length) and len(length) - cold > MIN_RECURRENCES:
         if length[cold] < MIN_COLD_REPETITION * np.median(length[cold + 1 :]):
             break
         cold += 1
@@ -246,8 +244,6 @@ QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty que
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
 # Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
 # share by as much as lies between two verdicts.
-MAX_LEAD_SHARE = 0.05
-COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
 
 
 class Steps(NamedTuple):
@@ -343,7 +339,8 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
         return ""
     launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     calls = distinct(launches, matching(trace, (Kind.RUNTIME,), MODULE_LOAD))
-    slow = calls[(events.end[calls] - events.start[calls]) > COLD_CALL_NS]
+    # A launch that takes longer than this loaded code: a warm one takes 3 to 20 µs.
+    slow = calls[(events.end[calls] - events.start[calls]) > LONG_NS]
     calls = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
@@ -361,13 +358,13 @@ def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> 
     the window would hold both, as if each step took a part of it.
     """
     drain = window[1] - int(end[-1])
-    if len(start) < 3 or window[0] != start[0] or drain <= MAX_LEAD_SHARE * (window[1] - window[0]):
+    if len(start) < 3 or window[0] != start[0] or drain <= FEW * (window[1] - window[0]):
         return False
     events = trace.events
     tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     idle = (end - start) - covered(union((events.start[tasks], events.end[tasks])), start, end)
     lead = min(int(idle[0] - np.median(idle[1:])), drain)
-    return lead > MAX_LEAD_SHARE * (window[1] - window[0])
+    return lead > FEW * (window[1] - window[0])
 
 
 def _window(trace: Trace, start: int, end: int, *, led_in: bool = False) -> tuple[int, int]:
@@ -499,7 +496,6 @@ def _recorded(trace: Trace) -> tuple[int, int]:
 # at least as often as there are steps, and from one begin to the next the same kernels follow each other.
 
 MIN_KERNELS = 10  # of a step: fewer are a measurement of single operators
-MAX_RARE = 0.05  # of the kernels, by name, that run less often than steps: of single layers a third is rarer
 MIN_KERNELS_ALIKE = 0.95  # of the kernels of a step, at the same place as in another one
 MIN_STEPS_ALIKE = 0.8  # of the steps
 MIN_KERNELS_LINKED = 0.9  # of the tasks, to their launches
@@ -511,7 +507,7 @@ def repeated_kernels(trace: Trace) -> Rows:
     tasks = rows_of(trace, Kind.KERNEL)
     linked = tasks[events.cause[tasks] >= 0]
     none = tasks[:0]
-    if len(linked) < max(MIN_MARKED_STEPS * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+    if len(linked) < max(MIN_RECURRENCES * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
         return none
     _, _, device = grouped(events.device[linked])  # of which some may be unknown
     linked = linked[device == np.bincount(device).argmax()]
@@ -519,9 +515,10 @@ def repeated_kernels(trace: Trace) -> Rows:
     _, _, name = grouped(events.name[linked])
     count = np.bincount(name)
     # The largest number of times that nearly all kernels run at least, and some exactly; 0 for none.
-    rare = np.sort(count)[int(MAX_RARE * len(count))]
+    # Of the kernels, by name, that run less often than steps: of single layers a third is rarer.
+    rare = np.sort(count)[int(FEW * len(count))]
     num = int(rare) if (count == rare).any() else 0
-    if num < MIN_MARKED_STEPS:
+    if num < MIN_RECURRENCES:
         return none
     for anchor in np.flatnonzero(count == num).tolist():
         at = np.flatnonzero(name == anchor)
@@ -529,7 +526,7 @@ def repeated_kernels(trace: Trace) -> Rows:
         length = np.diff(at)
         usual = int(np.median(length))
         first = at[:-1][length == usual]
-        if not (np.diff(begun) > 0).all() or usual < MIN_KERNELS or len(first) < MIN_MARKED_STEPS - 1:
+        if not (np.diff(begun) > 0).all() or usual < MIN_KERNELS or len(first) < MIN_RECURRENCES - 1:
             continue
         alike = [(name[a : a + usual] == name[first[0] : first[0] + usual]).mean() for a in first.tolist()]
         if (np.array(alike) >= MIN_KERNELS_ALIKE).sum() >= MIN_STEPS_ALIKE * len(length):

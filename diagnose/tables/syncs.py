@@ -10,14 +10,13 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, span, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import AT_ONCE_NS, FEW, MAJORITY, MIN_RECURRENCES
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 
 __all__ = [
     "AGREE_NS",
     "MIN_GRAPH_LAUNCHES",
-    "RETURN_NS",
     "Frees",
     "FullQueue",
     "batched_gaps",
@@ -42,7 +41,6 @@ __all__ = [
 
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
-QUICKEST_SHARE = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
 _CLOCK_SKEW_WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
 _TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
@@ -59,7 +57,8 @@ def late_by(t: Tables) -> int:
     if not len(late) or late.max() <= MIN_SKEW_NS:
         return 0
     delay = events.start[tasks.row[linked]] - events.start[tasks.launch[linked]]
-    possible = int(np.sort(delay)[int(QUICKEST_SHARE * (len(delay) - 1))])
+    # Of the launches, the quickest: times are rounded, and a few may be wrong.
+    possible = int(np.sort(delay)[int(FEW * (len(delay) - 1))])
     late = late[(late > MIN_SKEW_NS) & (late <= possible)]
     return int(late.max()) if len(late) else 0
 
@@ -89,8 +88,6 @@ def _awaited(t: Tables) -> tuple[Ints, Ints]:
         returned.append(events.end[waits[behind]])
     return np.concatenate(ended).astype(np.int64), np.concatenate(returned).astype(np.int64)
 
-
-RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 _STAGED = re.compile(r"\(Pageable -> Device\)")
 _NEED_NOT_WAIT = re.compile(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
@@ -248,8 +245,6 @@ def in_sync_free(t: Tables, time: Ints) -> Mask:
 # That is how Windows runs CUDA without a compute driver. The device idles before work that was launched long ago, and
 # begins with it only as the host stands in a wait. Once may be chance; again and again it is the price of that wait.
 
-MIN_GAPS = 3
-
 
 def batched_gaps(t: Tables) -> Mask:
     """Return which gaps end, before work that was launched already, with the first task to begin within a wait."""
@@ -266,14 +261,11 @@ def batched_gaps(t: Tables) -> Mask:
     inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
     tasks = np.sort(t.tasks.start, kind="stable")
     inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
-    enough = max(MIN_GAPS, MAJORITY * len(calls))
+    enough = max(MIN_RECURRENCES, MAJORITY * len(calls))
     return inside if inside.sum() >= enough else none
 
 
-MIN_BLOCKED_NS = 50_000
 MIN_PENDING = 128  # tasks; a launch that takes long with fewer before it waits for something else
-PENDING_SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
-TAKEN_NS = 50_000  # after a task ended the next one is taken out, and the launch returns
 
 
 class FullQueue(NamedTuple):
@@ -292,7 +284,7 @@ def full_queue(t: Tables) -> FullQueue:
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
     launches = distinct(events.cause[tasks]).astype(np.intp)
-    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
+    calls = t.in_window(launches[(events.end - events.start)[launches] >= AT_ONCE_NS])
     if not len(calls):
         return FullQueue(none, none)
     queued, begun = (
@@ -303,8 +295,10 @@ def full_queue(t: Tables) -> FullQueue:
     tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
     at = _up_to(events.end[tasks], events.end[calls]) - 1
     freed_by = tasks[np.maximum(at, 0)]
-    blocked = (pending >= max(MIN_PENDING, (1 - PENDING_SPREAD) * pending.max())) & (at >= 0)
-    blocked &= events.end[calls] - events.end[freed_by] <= TAKEN_NS
+    # Of the limit: what is pending at the end of such calls differs little.
+    blocked = (pending >= max(MIN_PENDING, (1 - FEW) * pending.max())) & (at >= 0)
+    # After a task ended the next one is taken out, and the launch returns.
+    blocked &= events.end[calls] - events.end[freed_by] <= AT_ONCE_NS
     return FullQueue(calls[blocked], freed_by[blocked])
 
 
