@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import among, distinct, total
+from diagnose.model.limits import CALL_NS
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.graph import Edge, Graph, Times, usual_delay
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.transforms import typical_delays
 from diagnose.replay.waits import (
     AWAITED,
-    CALL_NS,
     LATE_NS,
     MARGIN_NS,
     MARK,

@@ -22,7 +22,7 @@ from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import AGREE_NS
 
 __all__ = [
-    "AWAITED", "CALLED", "CALL_NS", "LATE_NS", "MARGIN_NS", "MARK", "Points", "awaited",
+    "AWAITED", "CALLED", "LATE_NS", "MARGIN_NS", "MARK", "Points", "awaited",
     "collective_inputs", "find_points", "handoffs", "inferred_events", "recorded_events", "room_given",
 ]  # fmt: skip
 
@@ -33,7 +33,6 @@ __all__ = [
 # an H100); a launch beyond them returns once the device has taken one out. A loop that never waits elsewhere spends
 # its host time there.
 
-CALL_NS = 10_000.0  # what a launch takes where there is room: 3 to 8 µs while it is recorded
 CALLED, AWAITED, MARK = 0, 1, 2
 
 

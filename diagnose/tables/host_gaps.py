@@ -24,7 +24,7 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
-from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES, NEARLY_ALL
+from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES, MOSTLY
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
@@ -280,7 +280,7 @@ def waits(t: Tables, pieces: Intervals) -> Mask:
     sampled = seen > 0
     seen, waiting = np.where(sampled, seen, seen_alike), np.where(sampled, waiting, waiting_alike)
     # Of the samples in a host gap.
-    found: Mask = (seen > 0) & (waiting >= NEARLY_ALL * seen)
+    found: Mask = (seen > 0) & (waiting >= MOSTLY * seen)
     return found
 
 

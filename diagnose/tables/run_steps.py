@@ -20,7 +20,7 @@ from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
 from diagnose.model.intervals import among, contains, covered, quantiles, union
-from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, NEARLY_ALL
+from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, MOSTLY
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
@@ -197,7 +197,7 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
                 depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
     # Of the samples that long steps have more than others.
-    least = NEARLY_ALL * whole
+    least = MOSTLY * whole
 
     def is_shared(line: _Place) -> bool:
         return more[line] >= least or (more[line] >= MAJORITY * whole and more[_function_of(line)] >= least)
@@ -464,11 +464,11 @@ def _period(rows: Rows, usable: Mask) -> int:
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
         # Of the distances between long steps, and of the steps where one is expected.
-        if period < 2 or (distances % period == 0).mean() < NEARLY_ALL:
+        if period < 2 or (distances % period == 0).mean() < MOSTLY:
             continue
         expected = np.arange(rows[0] % period, len(usable), period)
         expected = expected[usable[expected]]
-        if len(expected) and among(expected, rows).mean() >= NEARLY_ALL:
+        if len(expected) and among(expected, rows).mean() >= MOSTLY:
             return int(period)
     return 0
 
