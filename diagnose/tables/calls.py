@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, intersect, union
 from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES
@@ -70,20 +70,14 @@ def recorded_stacks(t: Tables) -> Intervals:
     info = t.capture.info
     if info is None or not info.stack_ns or not len(t.anomaly_checks):
         return EMPTY
-    rows, number = _numbered(t)
-    left_behind = np.diff(number, append=number[-1:])
+    # The training thread's operators that are called while gradients are on.
+    rows = host_rows(t.trace, t.main, Kind.OP)
+    is_function = np.array([re.search(_FUNCTION, name) is not None for name in t.trace.names], bool)
+    rows = rows[(t.trace.events.sequence[rows] >= 0) & ~is_function[t.trace.events.name[rows]]]
+    left_behind = np.diff(t.trace.events.sequence[rows], append=t.trace.events.sequence[rows[-1:]])
     rows, left_behind = rows[left_behind > 0], left_behind[left_behind > 0]
     start, end = t.trace.events.start[rows], t.trace.events.end[rows]
     return union((start, np.minimum(end, start + (left_behind * info.stack_ns).astype(np.int64))))
-
-
-def _numbered(t: Tables) -> tuple[Rows, Ints]:
-    """Return rows and numbers of the training thread's operators that are called while gradients are on."""
-    events = t.trace.events
-    rows = host_rows(t.trace, t.main, Kind.OP)
-    is_function = np.array([re.search(_FUNCTION, name) is not None for name in t.trace.names], bool)
-    rows = rows[(events.sequence[rows] >= 0) & ~is_function[events.name[rows]]]
-    return rows, events.sequence[rows]
 
 
 # When the optimizer updates parameters: its step without what a closure computes in it.

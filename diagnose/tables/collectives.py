@@ -20,7 +20,7 @@ from diagnose.model.intervals import (
 )
 from diagnose.model.limits import AT_ONCE_NS
 from diagnose.tables import Tables
-from diagnose.tables.host import host_rows
+from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
 
 __all__ = [
@@ -79,8 +79,7 @@ def buffer_updates(t: Tables) -> Intervals:
             continue
         rows = host_rows(t.trace, thread, Kind.OP)
         rows = rows[(events.start[rows] >= start) & (events.end[rows] <= end) & (rows != forward)]
-        ends = np.maximum.accumulate(events.end[rows])
-        rows = rows[events.start[rows] >= np.concatenate([[start], ends[:-1]])] if len(rows) else rows  # outermost
+        rows = outermost(t.trace, rows)
         if not len(rows):
             continue
         at = np.searchsorted(events.start[rows], events.start[[own[0], own[-1]]], side="right") - 1

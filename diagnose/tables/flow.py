@@ -88,7 +88,8 @@ def flow_of(t: Tables) -> Flow | None:
     loaded = t.capture.info.loaded.expressions if t.capture.info is not None else ()
     found: list[list[int]] = [[] for _ in flow.operators]
     events = _events(t, {_name(each.name) for each in flow.operators})
-    varying = _varying(flow)
+    counts = Counter((one.step, _key(one)) for one in flow.operators)
+    varying = {key for (_, key), num in counts.items() if num != counts[0, key]}  # that not each step has as often
     for of_step in events:
         for step in range(flow.num_steps):
             for i, row in _pairs(flow, step, of_step, varying):
@@ -102,12 +103,6 @@ def flow_of(t: Tables) -> Flow | None:
     buffer = ExpressionRecord(file="", line=0, is_tensor=True)
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
     return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide))
-
-
-def _varying(flow: Dataflow) -> set[_Key]:
-    """Return names, phases and stacks that do not run equally often in each step."""
-    counts = Counter((one.step, _key(one)) for one in flow.operators)
-    return {key for (_, key), num in counts.items() if num != counts[0, key]}
 
 
 def _key(one: Operator) -> _Key:

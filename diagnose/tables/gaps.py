@@ -66,21 +66,17 @@ def launch_latency(trace: Trace, tasks: Tasks, idle: Intervals) -> int | None:
     # Which tasks end a pause of the device.
     pauses = idle.end[idle.end - idle.start >= MIN_DEVICE_PAUSE_NS]
     after_pause = among(tasks.start, pauses)
-    return _common_delay(delay[kernels & after_pause])
-
-
-def latency_bound(latency: int | None) -> int:
-    """Return up to which length a pause before a task belongs to its launch, ns."""
-    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
-
-
-def _common_delay(delay: Ints) -> int | None:
-    """Return the median of delays whose quartiles lie close together, None where they are few, wide or long."""
+    delay = delay[kernels & after_pause]
     if len(delay) < MIN_TIMED_LAUNCHES:
         return None
     low, middle, high = quantiles(delay, 0.25, 0.5, 0.75)
     close = low * LATENCY_SPREAD >= middle and high <= LATENCY_SPREAD * middle
     return int(middle) if 0 < middle <= MAX_LATENCY_NS and close else None
+
+
+def latency_bound(latency: int | None) -> int:
+    """Return up to which length a pause before a task belongs to its launch, ns."""
+    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
 
 
 def launches_unlinked(tasks: Tasks) -> bool:
@@ -135,7 +131,8 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals, launch_latency: int |
     after = np.searchsorted(tasks.start, end, side="left")
     has_after = after < num
     after = np.where(has_after, after, -1)
-    before = _last_to_end(tasks, start)
+    by_end = np.argsort(tasks.end, kind="stable")
+    before = np.append(by_end, -1)[np.searchsorted(tasks.end[by_end], start, side="right") - 1]  # the last to end
     launch = np.where(has_after, tasks.launch[after] if num else -1, -1).astype(np.int32)
     known = launch >= 0
     events = trace.events
@@ -184,15 +181,6 @@ def one_gap(start: int, end: int) -> Gaps:
     one = np.ones(1, np.int64)
     launch, late, cross_stream = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
     return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, cross_stream)
-
-
-def _last_to_end(tasks: Tasks, time: Ints) -> Rows:
-    """Return, for each time, the row of Tasks with the latest end at or before it, -1 where there is none."""
-    if not len(tasks.end):
-        return np.full(len(time), -1, np.intp)
-    order = np.argsort(tasks.end, kind="stable")
-    i = np.searchsorted(tasks.end[order], time, side="right") - 1
-    return np.where(i >= 0, order[np.maximum(i, 0)], -1)
 
 
 # Every idle nanosecond gets exactly one cause.

@@ -113,7 +113,10 @@ def _peeled(rest: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> _
 
 def _counted(rows: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> _RowsAndStarts | None:
     """Return the layers by how many events are open where each begins; None where two of one layer would overlap."""
-    layer = np.minimum(_depth(start, end), most).astype(np.uint8)  # which sorts in one pass
+    lasting = end > start  # others enclose nothing, also what begins with them
+    depth = np.arange(len(start)) - np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
+    depth -= np.cumsum(~lasting) - ~lasting
+    layer = np.minimum(depth, most).astype(np.uint8)  # which sorts in one pass
     order = np.argsort(layer, kind="stable").astype(np.int32)
     layer, start = layer[order], start[order]
     if ((start[1:] < end[order][:-1]) & (layer[1:] == layer[:-1]) & (layer[1:] < most)).any():
@@ -121,16 +124,6 @@ def _counted(rows: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> 
     num = min(int(layer[-1]) + 1, most) if len(layer) else 0
     cuts = np.searchsorted(layer, np.arange(1, num + 1))
     return tuple(np.split(rows[order], cuts)[:num]), tuple(np.split(start, cuts)[:num])
-
-
-def _depth(start: Ints, end: Ints) -> Ints:
-    """Return how many events are open where each begins."""
-    lasting = end > start  # others enclose nothing, also what begins with them
-    depth = np.arange(len(start))
-    depth -= np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
-    if not lasting.all():
-        depth -= np.cumsum(~lasting) - ~lasting
-    return depth
 
 
 def outermost(trace: Trace, rows: Rows) -> Rows:

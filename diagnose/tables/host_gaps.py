@@ -30,7 +30,7 @@ from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
 from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
-from diagnose.tables.host import host_rows
+from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT, matching
 
 __all__ = [
@@ -83,9 +83,7 @@ def autograd_waits(t: Tables) -> Intervals:
     roots[matching(t.trace, (Kind.OP,), _ROOT)] = True
     found = []
     for thread in t.threads:
-        rows = host_rows(t.trace, thread, Kind.OP)
-        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows]))[: len(rows)]
-        rows = rows[events.start[rows] >= before]  # without operators in others
+        rows = outermost(t.trace, host_rows(t.trace, thread, Kind.OP))
         one, two = rows[:-1], rows[1:]
         follows = evaluates[two] & (roots[one] | evaluates[one])
         begins = np.maximum.accumulate(np.where(follows, 0, np.arange(1, len(one) + 1)))  # the last one that does not
@@ -132,7 +130,12 @@ def without_calls(t: Tables) -> Intervals:
     if t.device_id < 0 or launches_unlinked(t.tasks):
         return EMPTY
     busy = [t.covering(t.host_rows(Kind.RUNTIME)), t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))]
-    busy += [t.covering(_that_call(t, thread)) for thread in t.threads]
+    for thread in t.threads:
+        rows, calls = (host_rows(t.trace, thread, kind) for kind in (Kind.OP, Kind.RUNTIME))
+        first, last = np.searchsorted(
+            t.trace.events.start[calls], (t.trace.events.start[rows], t.trace.events.end[rows])
+        )
+        busy.append(t.covering(rows[last > first]))
     return subtract(span(*t.steps.window), union(*busy))
 
 
@@ -141,15 +144,6 @@ def operator_share(t: Tables, intervals: Intervals, operators: Rows) -> Floats:
     within = covered(t.covering(operators), intervals.start, intervals.end)
     share: Floats = within / np.maximum(intervals.end - intervals.start, 1)
     return share
-
-
-def _that_call(t: Tables, thread: int) -> Rows:
-    """Return the operators of a thread that a runtime call lies in."""
-    events = t.trace.events
-    rows, calls = (host_rows(t.trace, thread, kind) for kind in (Kind.OP, Kind.RUNTIME))
-    first, last = np.searchsorted(events.start[calls], (events.start[rows], events.end[rows]))
-    found: Rows = rows[last > first]
-    return found
 
 
 def python_gaps(t: Tables) -> Intervals:
@@ -524,16 +518,14 @@ def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
 
 def silences(t: Tables) -> Mapping[int, tuple[Intervals, Rows]]:
     """Return, for each thread that launches, the intervals without an event that one operator is innermost in."""
-    return {thread: _silent(t, thread) for thread in t.threads}
-
-
-def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
-    events, layers = t.trace.events, t.work_layers[thread]
-    begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
-    inner = [open_rows[-1] if open_rows else -1 for open_rows in layers.at_each((begin + end) // 2)]
-    operator = np.array(inner, np.intp)
-    is_op = (operator >= 0) & (events.kind[operator] == Kind.OP)
-    return Intervals(begin[is_op], end[is_op]), operator[is_op]
+    events, found = t.trace.events, {}
+    for thread in t.threads:
+        begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
+        around = t.work_layers[thread].at_each((begin + end) // 2)
+        operator = np.array([rows[-1] if rows else -1 for rows in around], np.intp)
+        is_op = (operator >= 0) & (events.kind[operator] == Kind.OP)
+        found[thread] = (Intervals(begin[is_op], end[is_op]), operator[is_op])
+    return found
 
 
 def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:

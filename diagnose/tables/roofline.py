@@ -168,15 +168,12 @@ def _by_follower(t: Tables, op_inputs: OperatorInputs, task: int, op: str) -> Op
     if not is_convolution(op):
         return None
     mine = inputs(op_inputs.text(int(op_inputs.shapes[task])), op_inputs.text(int(op_inputs.types[task])))
-    for i in _next(t, t.operators, task) if mine else []:
+    window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(t.operators))) if mine else ()
+    own = (t.tasks.stream[task], t.operators[task])
+    following = [i for i in window if t.tasks.stream[i] == own[0] and t.operators[i] != own[1]]
+    for i in following[:LOOK_AHEAD]:
         theirs = inputs(op_inputs.text(int(op_inputs.shapes[i])), op_inputs.text(int(op_inputs.types[i])))
         work = output_of_convolution(mine, theirs) if mine and theirs else None
         if work is not None:
             return work
     return None
-
-
-def _next(t: Tables, ops: Rows, task: int) -> list[int]:
-    """Return the first tasks of other operators after a task on its stream."""
-    window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(ops)))
-    return [i for i in window if t.tasks.stream[i] == t.tasks.stream[task] and ops[i] != ops[task]][:LOOK_AHEAD]

@@ -108,22 +108,18 @@ def blocking_calls(t: Tables) -> Rows:
     call = events.cause[copies]
     staged = among(copies, matching(t.trace, (Kind.MEMCPY,), _STAGED))
     waited = events.end[call] >= events.end[copies] - AGREE_NS - t.late_by
-    waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (_free(t, copies) > events.start[call])
-    waited &= among(events.thread[call], t.threads)
-    queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
-    waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
-    return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
-
-
-def _free(t: Tables, copies: Rows) -> Ints:
-    """Return when the stream of each copy had done what ran there before it; 0 where nothing did."""
-    events, tasks = t.trace.events, rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    # When the stream of each copy had done what ran there before it; 0 where nothing did.
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     tasks = tasks[np.lexsort((events.start[tasks], events.stream[tasks], events.device[tasks]))]
     one, two = tasks[:-1], tasks[1:]
     same = (events.stream[one] == events.stream[two]) & (events.device[one] == events.device[two])
     done = np.zeros(len(events.start), np.int64)
     done[two[same]] = events.end[one[same]]
-    return done[copies]
+    waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (done[copies] > events.start[call])
+    waited &= among(events.thread[call], t.threads)
+    queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
+    waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
+    return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
 
 
 class Frees(NamedTuple):
@@ -182,15 +178,8 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
-    found &= np.array([_is_bare(t, row) for row in calls.tolist()], bool)
-    return found
-
-
-def _is_bare(t: Tables, call: int) -> bool:
-    events = t.trace.events
-    layers = t.work_layers.get(int(events.thread[call]))
-    around = layers.at(int(events.start[call])) if layers else []
-    return "Synchronize" in t.name(call) and not any(events.kind[row] == Kind.OP for row in around)
+    is_bare = ["Synchronize" in t.name(call) and not _operators(t, call, "") for call in calls.tolist()]
+    return found & np.array(is_bare, bool)
 
 
 def operators_around(t: Tables, calls: Rows) -> Intervals:
@@ -200,12 +189,12 @@ def operators_around(t: Tables, calls: Rows) -> Intervals:
     return union((events.start[outer], events.end[outer]))
 
 
-def _operators(t: Tables, call: int) -> list[int]:
+def _operators(t: Tables, call: int, prefix: str = "aten::") -> list[int]:
     """Return torch's own operators around a call, outermost first; other names may be a whole step's."""
     events = t.trace.events
     layers = t.work_layers.get(int(events.thread[call]))
     around = layers.at(int(events.start[call])) if layers else []
-    return [row for row in around if events.kind[row] == Kind.OP and t.name(row).startswith("aten::")]
+    return [row for row in around if events.kind[row] == Kind.OP and t.name(row).startswith(prefix)]
 
 
 # Intervals in which the host launches without waiting for the device: what a CUDA graph can hold.
