@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, covered, distinct, union
 from diagnose.model.limits import AT_ONCE_NS
@@ -290,8 +290,27 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     """
     begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
     broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
-    is_buffer, in_backward = among(rows, broadcasts).tolist(), _in_backward(t, begun).tolist()
-    of_ddp, of_fsdp = _groups_of_ddp(t, known, in_backward), _groups_of_fsdp(t, known, begun)
+    is_buffer, in_backward = among(rows, broadcasts).tolist(), [False] * len(rows)
+    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
+    if len(backward.start):  # a step's lasts from its first to its last node
+        step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)
+        first = np.flatnonzero(np.diff(step, prepend=-1))
+        whole = union((backward.start[first], np.maximum.reduceat(backward.end, first)))
+        in_backward = contains(whole, begun).tolist()
+    of_ddp: set[Group] = set()
+    if len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)):
+        reducing = [
+            (group, back) for (name, group), back in zip(known, in_backward, strict=True) if name == "all_reduce"
+        ]
+        found_back = _of_data(group for group, back in reducing if back)
+        of_ddp = found_back - {group for group, back in reducing if not back} or found_back
+    of_fsdp: set[Group] = set()
+    ranges = matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)
+    if len(ranges):  # the groups that gather within them
+        inside = contains(t.covering(ranges), begun).tolist()
+        gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
+        of_fsdp = _of_data(group for group, _ in gathering)
+        of_fsdp = {group for group, own in gathering if own} & of_fsdp or of_fsdp
     found = []
     for (name, group), buffer, back in zip(known, is_buffer, in_backward, strict=True):
         use = _use(group)
@@ -313,31 +332,3 @@ def _use(group: Group) -> str:
 def _of_data(groups: Iterable[Group]) -> set[Group]:
     """Return those that are not described as of other than data parallel ranks."""
     return {group for group in groups if _use(group) in ("", "data-parallel")}
-
-
-def _groups_of_ddp(t: Tables, known: Sequence[tuple[str, Group]], in_backward: Sequence[bool]) -> set[Group]:
-    """Return the groups in which DistributedDataParallel reduces."""
-    if not len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)):
-        return set()
-    reducing = [(group, back) for (name, group), back in zip(known, in_backward, strict=True) if name == "all_reduce"]
-    found = _of_data(group for group, back in reducing if back)
-    return found - {group for group, back in reducing if not back} or found
-
-
-def _groups_of_fsdp(t: Tables, known: Sequence[tuple[str, Group]], begun: Rows) -> set[Group]:
-    """Return the groups in which FSDP gathers and scatters."""
-    ranges = matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)
-    inside = contains(t.covering(ranges), begun).tolist()
-    gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
-    found = _of_data(group for group, _ in gathering) if len(ranges) else set()
-    return {group for group, own in gathering if own} & found or found
-
-
-def _in_backward(t: Tables, begun: Rows) -> Mask:
-    """Return which times lie between the first and the last node of a step's backward."""
-    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
-    if not len(backward.start):
-        return np.zeros(len(begun), bool)
-    step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)
-    first = np.flatnonzero(np.diff(step, prepend=-1))
-    return contains(union((backward.start[first], np.maximum.reduceat(backward.end, first))), begun)

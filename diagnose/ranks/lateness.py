@@ -101,12 +101,17 @@ def lateness_of(
             and (known >= of_most).mean() >= MOSTLY
             and waited >= MIN_WAITED_SHARE * usual[worst]
         ):
+            saved = 0.0  # on average, if the late ones came when the next latest of their role does
+            if equals:
+                both = ~np.isnan(times.own[late]).all(axis=0) & ~np.isnan(times.own[equals]).all(axis=0)
+                latest, following = (np.nanmax(times.own[who][:, both], axis=0) for who in (late, equals))
+                saved = float(np.maximum(latest - following, 0.0).mean()) if both.any() else 0.0
             return replace(
                 found,
                 late=tuple(late),
                 num_late=int((known >= min(half_ns, least_ns)).sum()),
                 late_ns=float(usual[worst]),
-                saved_ns=min(_saved(times.own, late, equals), waited),
+                saved_ns=min(saved, waited),
                 in_turns=False,
                 taking_turns=(),
                 sigmas=float(sigmas),
@@ -243,15 +248,3 @@ def _others_wait(waits: Waits, matches: Matches, late: Sequence[int]) -> float:
     others = distinct(matches.rank[among(matches.match, theirs)])
     others = others[~among(others, late)]
     return float(np.median(np.median(waits.all_by_step[others], axis=1))) if len(others) else 0.0
-
-
-def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
-    """Return what a step is shorter on average if the late ones came when the next latest of their role does."""
-    if not equals:
-        return 0.0
-    known = ~np.isnan(own[list(late)]).all(axis=0) & ~np.isnan(own[list(equals)]).all(axis=0)
-    if not known.any():
-        return 0.0
-    latest = np.nanmax(own[list(late)][:, known], axis=0)
-    following = np.nanmax(own[list(equals)][:, known], axis=0)
-    return float(np.maximum(latest - following, 0.0).mean())

@@ -91,11 +91,16 @@ def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
     """Match the collectives of these ranks; with one rank, or where nothing is shared, there are none."""
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     by_number, rest = _by_number(ranks)
-    shared, num_disagreeing = _agreeing(by_number)
+    shared, num_disagreeing = [], 0
+    for parts in by_number.values():  # what differs in name or size from most with the same number is left out
+        looks = Counter(p.look for p in parts)
+        one_each = {p.rank: p for p in parts if p.look == looks.most_common(1)[0][0]}
+        num_disagreeing += len(parts) - len(one_each)
+        shared.append(list(one_each.values()))
     # Of the step: ranks whose ends lie further apart do not share what their numbers say they do.
     shared = _not_apart(shared, 0.1 * step_ns)
-    for parts in rest.values():
-        shared += _by_ends(parts, _tolerance(ranks, parts, step_ns))
+    for of_rank in rest.values():
+        shared += _by_ends(of_rank, _tolerance(ranks, of_rank, step_ns))
     kept: dict[bool, list[list[_Part]]] = {True: [], False: []}
     for parts_of_one in shared:
         if len(parts_of_one) > 1:
@@ -107,7 +112,14 @@ def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, in
     """Yield each collective of each rank with its group, its number there and the number of its step."""
     for i, p in enumerate(ranks):
         c = p.collectives
-        looks = [_look(kind) for kind in p.kinds]
+        looks: list[_Key] = [
+            ("pair", max(kind.num_bytes, kind.num_bytes_out))
+            if kind.name in _PAIR
+            else (kind.name,)
+            if kind.name in _SIZES_DIFFER
+            else (kind.name, kind.num_bytes)
+            for kind in p.kinds
+        ]
         columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
         for row, (kind, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
             of = p.kinds[kind]
@@ -131,27 +143,6 @@ def _by_number(
         else:
             rest[where][part.rank].append((step, part))
     return numbered, rest
-
-
-def _agreeing(by_number: dict[_Key, list[_Part]]) -> tuple[list[list[_Part]], int]:
-    """Drop parts that differ in name or size from most of those with the same number."""
-    shared, wrong = [], 0
-    for parts in by_number.values():
-        looks = [p.look for p in parts]
-        most = max(set(looks), key=looks.count)
-        one_each = {p.rank: p for p, look in zip(parts, looks, strict=True) if look == most}
-        wrong += len(parts) - len(one_each)
-        shared.append(list(one_each.values()))
-    return shared, wrong
-
-
-def _look(kind: CollectiveKind) -> _Key:
-    """Return what equal parts of one collective have in common."""
-    if kind.name in _PAIR:
-        return ("pair", max(kind.num_bytes, kind.num_bytes_out))
-    if kind.name in _SIZES_DIFFER:
-        return (kind.name,)
-    return (kind.name, kind.num_bytes)
 
 
 def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:

@@ -65,6 +65,7 @@ def profile_of(
         _, rest = hidden_by(union(t.occupancy.compute, *own.values()), c.start, c.end)
         c = replace(c, unlaunched=c.alone - rest)
     computing = t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else np.empty(0, np.intp)
+    launched = ~(t.tasks.is_collective | t.tasks.is_copy) & (t.tasks.launch >= 0)
     (kernels, kernel_names), leaves, spec = _speeds(t, computing), _leaves(t), gpu_spec(t)
     info, clocks = t.capture.info, [each for gpu in gpu_rows(t) if (each := clocks_of(gpu)) is not None]
     of_host = {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in (*PHASES, traits.copies)}
@@ -96,7 +97,7 @@ def profile_of(
         kernels=kernels,
         kernel_names=tuple(middle(name.removeprefix("void "), 80) for name in kernel_names),  # templates have thousands
         operators=_speeds(t, leaves)[0],
-        blocks=_blocks(t),
+        blocks=float(np.maximum(t.trace.events.grid[t.tasks.row[launched]].astype(np.int64), 0).sum()) / t.steps.num,
         elements=_elements(t, leaves),
         lines=tuple(_lines(t, of_host)),
         ready_share=ready_share(t),
@@ -168,12 +169,6 @@ def _speeds(t: Tables, rows: Rows) -> tuple[Speeds, list[str]]:
     order = np.argsort(crc, kind="stable")
     speeds = Speeds(crc[order], count[top][order].astype(np.int64), total[top][order].astype(np.int64))
     return speeds, [t.trace.names[i] for i in top[order].tolist()]
-
-
-def _blocks(t: Tables) -> float:
-    """Return how many blocks of threads the kernels that a step launches run, 0 where that was not recorded."""
-    computes = ~(t.tasks.is_collective | t.tasks.is_copy) & (t.tasks.launch >= 0)
-    return float(np.maximum(t.trace.events.grid[t.tasks.row[computes]].astype(np.int64), 0).sum()) / t.steps.num
 
 
 def _elements(t: Tables, operators: Rows) -> float:
