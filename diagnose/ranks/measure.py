@@ -27,7 +27,7 @@ from diagnose.model.intervals import (
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
 from diagnose.ranks.profile import COMMUNICATION, PHASES, CauseTraits, Collectives, LineTime, RankProfile, Speeds
-from diagnose.tables import Tables, device
+from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import ready_share
@@ -226,7 +226,7 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     # Of the window: less is not worth it to ask all rules once more.
     if total(late) < 0.002 * (t.steps.window[1] - t.steps.window[0]):
         return {}
-    without = of_tasks(t, _computing(t.tasks))
+    without = of_tasks(t, t.tasks.chosen(~t.tasks.is_collective))
     late = intersect(late, without.gaps.unlaunched())
     causes = without.causes
     rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}
@@ -234,22 +234,9 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     return {rule: part for rule, part in found.items() if len(part.start)}
 
 
-def _computing(tasks: device.Tasks) -> device.Tasks:
-    mine = ~tasks.is_collective
-    return device.Tasks(
-        row=tasks.row[mine],
-        start=tasks.start[mine],
-        end=tasks.end[mine],
-        stream=tasks.stream[mine],
-        launch=tasks.launch[mine],
-        is_collective=tasks.is_collective[mine],
-        is_copy=tasks.is_copy[mine],
-    )
-
-
 def _before_launches(t: Tables) -> Intervals:
     """Return from each end of computing to the launch of the next task, but where the host woke with a collective."""
-    tasks, events = _computing(t.tasks), t.trace.events
+    tasks, events = t.tasks.chosen(~t.tasks.is_collective), t.trace.events
     if not len(tasks.row):
         return EMPTY
     known = tasks.launch >= 0

@@ -79,7 +79,11 @@ def build(t: Tables) -> Graph:
     guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - t.late_by))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
-    src, dst, kind = _with_roots(src, dst, kind, len(rank))
+    alone = np.ones(len(rank), bool)  # a node without a dependency has one on the begin of the window
+    alone[0] = alone[dst] = False
+    loose = np.flatnonzero(alone)
+    src, dst = np.concatenate([src, np.zeros(len(loose), np.intp)]), np.concatenate([dst, loose])
+    kind = np.concatenate([kind, np.full(len(loose), Edge.BEFORE)]).astype(np.int8)
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
     blocked = (kind == Edge.CALL) & among(nodes.row[dst], t.full_queue.calls)
@@ -147,7 +151,12 @@ def _edges(t: Tables, points: Points) -> Columns:
     given = np.flatnonzero(passed >= 0)
     ahead = _before_on_stream(tasks)
     behind = np.flatnonzero(ahead >= 0)
-    launched, launch = _launches(points, tasks.launch)
+    # Of each task whose launch lies in the window the point of that; one launch may have many tasks.
+    called = np.flatnonzero((points.sort != AWAITED) & (points.row >= 0))
+    order = called[np.argsort(points.row[called], kind="stable")]
+    at = np.searchsorted(points.row[order], tasks.launch)
+    inside = np.append(points.row[order], -2)[at] == tasks.launch
+    launched, launch = np.flatnonzero(inside), order[at[inside]]
     waited, ended = awaited(t, points)
     recorded = recorded_events(t)
     allowed = np.full(len(tasks.row), t.steps.window[0])
@@ -198,30 +207,6 @@ def _previous(lane: Ints) -> Rows:
     same = lane[order][1:] == lane[order][:-1]
     found[order[1:][same]] = order[:-1][same]
     return found
-
-
-def _launches(points: Points, launch: npt.NDArray[np.int32]) -> tuple[Rows, Rows]:
-    """Return (task, point) for each task whose launch lies in the window; one launch may have many tasks."""
-    called = np.flatnonzero((points.sort != AWAITED) & (points.row >= 0))
-    order = called[np.argsort(points.row[called], kind="stable")]
-    rows = points.row[order]
-    at = np.searchsorted(rows, launch)
-    inside = at < len(rows)
-    inside[inside] = rows[at[inside]] == launch[inside]
-    return np.flatnonzero(inside), order[at[inside]]
-
-
-def _with_roots(src: Rows, dst: Rows, kind: npt.NDArray[np.int8], num: int) -> Columns:
-    """Give every node without a dependency one on the begin of the window."""
-    alone = np.ones(num, bool)
-    alone[dst] = False
-    alone[0] = False
-    loose = np.flatnonzero(alone)
-    return (
-        np.concatenate([src, np.zeros(len(loose), np.intp)]),
-        np.concatenate([dst, loose]),
-        np.concatenate([kind, np.full(len(loose), Edge.BEFORE)]).astype(np.int8),
-    )
 
 
 def _delays(
@@ -296,12 +281,18 @@ def replay_base(t: Tables) -> ReplayBase:
         owner, times = owners(part, graph), simulate(graph)
         usual = simulate(typical_delays(graph)).window_ns
         error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
+        why_not = unreplayable(t)
+        if error > MAX_ERROR_TO_PREDICT and not why_not:
+            why_not = (
+                f"Replayed with usual delays the step comes out {percent(error, 0)} off: the trace does not show what "
+                "its tasks waited for, so what changes save is bounded, not replayed."
+            )
         is_hostless = t.device_id >= 0 and launches_unlinked(t.tasks) and error <= MAX_ERROR_TO_PREDICT
         period = period_ns(graph, times, owner)
         mean = times.window_ns / part.steps.num
         is_uneven = period > 0 and abs(mean / period - 1) > MAX_ERROR_TO_PREDICT
         period = mean if is_uneven else period
-        return ReplayBase(part, graph, times, owner, period, error, _why_not(t, error), is_uneven, is_hostless)
+        return ReplayBase(part, graph, times, owner, period, error, why_not, is_uneven, is_hostless)
 
     return t.cached("replay base", make)
 
@@ -325,15 +316,6 @@ def unreplayable(t: Tables) -> str:
     return ""
 
 
-def _why_not(t: Tables, error: float) -> str:
-    if error > MAX_ERROR_TO_PREDICT:
-        return unreplayable(t) or (
-            f"Replayed with usual delays the step comes out {percent(error, 0)} off: the trace does not show what its "
-            "tasks waited for, so what changes save is bounded, not replayed."
-        )
-    return unreplayable(t)
-
-
 def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     """Return tables of consecutive steps with at most so many tasks, all of them where they are few; never none.
 
@@ -344,28 +326,17 @@ def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)
-    return _chosen(t, first, first + num)
-
-
-def _chosen(t: Tables, first: int, last: int) -> Tables:
+    last = first + num
     begin, finish = int(t.steps.start[first]), int(t.steps.end[last - 1])
-    tasks, launch = t.tasks, t.tasks.launch
-    queued = np.where(launch >= 0, t.trace.events.start[launch], tasks.start)
+    tasks = t.tasks
+    queued = np.where(tasks.launch >= 0, t.trace.events.start[tasks.launch], tasks.start)
     mine = (queued >= begin) & (queued < finish)
     if not mine.any():
         return t
     before = tasks.end[queued < begin]
     window_start = max(begin, int(before.max())) if len(before) and before.max() > begin else begin
     window_start = min(window_start, int(tasks.start[mine].min()))
-    kept = Tasks(
-        row=tasks.row[mine],
-        start=tasks.start[mine],
-        end=tasks.end[mine],
-        stream=tasks.stream[mine],
-        launch=launch[mine],
-        is_collective=tasks.is_collective[mine],
-        is_copy=tasks.is_copy[mine],
-    )
+    kept = tasks.chosen(mine)
     steps = t.steps._replace(
         start=t.steps.start[first:last],
         end=t.steps.end[first:last],

@@ -128,7 +128,10 @@ def path_report(
     """Return the path with the given shares, and its pieces between begin and end of a step, ns of the trace."""
     path = critical_path(graph, times)
     start, end = step
-    pieces = [_within(piece, start, end) for piece in _pieces(t, graph, times, path)]
+    pieces = [  # cut to the step, and counted from its begin; outside it they have no length
+        piece._replace(start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
+        for piece in _pieces(t, graph, times, path)
+    ]
     return forecast.CriticalPath(
         shares, tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * MIN_SEGMENT_SHARE))
     )
@@ -140,15 +143,12 @@ def _pieces(t: Tables, graph: Graph, times: Times, path: CriticalPath) -> Iterat
     for n, node in enumerate(path.node.tolist()):
         ended = int(times.end[node])
         ready = ended - int(path.duration_ns[n])
-        row, lane = int(graph.row[node]), _lane(t, graph, node)
+        row, number = int(graph.row[node]), int(graph.lane[node])
+        is_task = bool(graph.is_task[node])
+        lane = f"GPU {t.device_id} stream {number}" if is_task else f"host {t.trace.threads[number].tid}"
         name = t.name(row) if row >= 0 else "end of the step"
         yield PathSegment(ready - int(path.delay_ns[n]), ready, "latency", name, lane)
         yield PathSegment(ready, ended, str(kinds[n]), name, lane)
-
-
-def _within(piece: PathSegment, start: int, end: int) -> PathSegment:
-    """Cut a piece to the step and count its time from the step's begin; outside it has no length."""
-    return piece._replace(start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
 
 
 def _joined(pieces: Sequence[PathSegment], least_ns: float) -> list[PathSegment]:
@@ -196,11 +196,6 @@ def _in_turn(pieces: Iterable[PathSegment]) -> Iterator[PathSegment]:
 
 def _length(piece: PathSegment) -> int:
     return piece.end_ns - piece.start_ns
-
-
-def _lane(t: Tables, graph: Graph, node: int) -> str:
-    lane = int(graph.lane[node])
-    return f"GPU {t.device_id} stream {lane}" if graph.is_task[node] else f"host {t.trace.threads[lane].tid}"
 
 
 _BLOCK = 4096  # nodes whose columns are lists at a time: as lists they take seven times the memory

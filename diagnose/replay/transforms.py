@@ -134,13 +134,10 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     goes with them. A wait for the device is dropped whole: it cannot be halved.
     """
     key = ("remove cause", finding.rule, finding.lost_ns, cause, fraction, transfer_share(finding))
-    return t.cached(key, lambda: _remove_cause(t, finding, cause, fraction))
-
-
-def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
     if finding.without is not None and t.device_id >= 0:
-        return _without_operators(t, finding.without, fraction)
-    return _without_cause(t, finding, cause, fraction)
+        removal = finding.without
+        return t.cached(key, lambda: _without_operators(t, removal, fraction))
+    return t.cached(key, lambda: _without_cause(t, finding, cause, fraction))
 
 
 def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
@@ -151,7 +148,10 @@ def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -
     if cause in HOST_WORK:
         intervals = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         shrunk: Transform = partial(scale_host, intervals=intervals, factor=1 - fraction)
-        return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
+        if cause != "allocation" or not fraction:
+            return shrunk
+        frees = t.freeing_calls.calls  # which wait for nothing either; a wait cannot be halved
+        return lambda graph: drop_waits(shrunk(graph), frees)
     if t.device_id < 0:
         return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
@@ -178,12 +178,6 @@ def _without_operators(t: Tables, removal: Removal, fraction: float) -> Transfor
         return scale_host(graph, removal.host, 1 - fraction) if len(removal.host.start) else graph
 
     return transform
-
-
-def _without_frees(t: Tables, shrunk: Transform) -> Transform:
-    """Return the change in which calls that free memory wait for nothing either; a wait cannot be halved."""
-    frees = t.freeing_calls.calls
-    return lambda graph: drop_waits(shrunk(graph), frees)
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
@@ -221,7 +215,11 @@ def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> 
     rows, less = _sorted(t.tasks.row[mine], fraction * alone)
     if communicates:
         return partial(shorten_tasks, rows=rows, less=less)
-    calls, share = _calls_of(t, np.flatnonzero(mine), alone / np.maximum(t.tasks.end - t.tasks.start, 1)[mine])
+    # The calls that queued the tasks, and the largest share of a task of each.
+    launch, of_task = t.tasks.launch[mine], alone / np.maximum(t.tasks.end - t.tasks.start, 1)[mine]
+    calls = distinct(launch[launch >= 0]).astype(np.intp)
+    share = np.zeros(len(calls))
+    np.maximum.at(share, np.searchsorted(calls, launch[launch >= 0]), of_task[launch >= 0])
     start, end = t.trace.events.start[calls], t.trace.events.end[calls]
     intervals = union(pieces, union((start, start + (share * (end - start)).astype(np.int64))))
 
@@ -231,15 +229,6 @@ def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> 
         return scale_host(shorter, intervals, 1 - fraction) if len(intervals.start) else shorter
 
     return transform
-
-
-def _calls_of(t: Tables, tasks: npt.NDArray[np.intp], share: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
-    """Return the calls that queued the tasks, sorted, and the largest share of a task of each."""
-    launch = t.tasks.launch[tasks]
-    calls = distinct(launch[launch >= 0]).astype(np.intp)
-    largest = np.zeros(len(calls))
-    np.maximum.at(largest, np.searchsorted(calls, launch[launch >= 0]), share[launch >= 0])
-    return calls, largest
 
 
 def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Transform | None:

@@ -30,6 +30,10 @@ class Tasks(NamedTuple):
     is_collective: Mask
     is_copy: Mask  # between host and device or between devices; a copy within one device is work
 
+    def chosen(self, which: Mask) -> Tasks:
+        """Return some of the tasks."""
+        return Tasks(*(column[which] for column in self))
+
 
 class Occupancy(NamedTuple):
     """What covers the window, each a set of intervals; compute hides communication, both hide copies."""
