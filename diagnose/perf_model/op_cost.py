@@ -131,13 +131,10 @@ def _convolution(given: Inputs, where: _Convolution) -> OpCost:
     kernel = weight.shape[2:]
     stride, padding = given.numbers(where.stride), given.numbers(where.padding)
     dilation = given.numbers(where.dilation) if where.dilation >= 0 else [1]
-    sizes = zip(image.shape[2:], kernel, *(_each(v, len(kernel)) for v in (stride, padding, dilation)), strict=True)
+    given_sizes = (each * len(kernel) if len(each) == 1 else each for each in (stride, padding, dilation))
+    sizes = zip(image.shape[2:], kernel, *given_sizes, strict=True)
     out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     return _with_output(image, weight, out)
-
-
-def _each(values: list[int], rank: int) -> list[int]:
-    return values * rank if len(values) == 1 else values
 
 
 def _with_output(image: Tensor, weight: Tensor, out: Shape) -> OpCost:
@@ -164,13 +161,11 @@ def output_of_convolution(given: Inputs, after: Inputs) -> OpCost | None:
     rank = len(weight.shape)
     if len(image.shape) != rank or len(out) != rank or out[:2] != (image.shape[0], weight.shape[0]) or rank < 3:
         return None
-    fits = all(_is_output(*sizes) for sizes in zip(image.shape[2:], weight.shape[2:], out[2:], strict=True))
-    return _with_output(image, weight, out[2:]) if fits else None
-
-
-def _is_output(size: int, kernel: int, out: int) -> bool:
-    paddings = range(kernel)
-    return any((size + 2 * p - kernel) // s + 1 == out for p in paddings for s in (1, 2, 3, 4, kernel))
+    fits = (
+        any((size + 2 * p - kernel) // s + 1 == length for p in range(kernel) for s in (1, 2, 3, 4, kernel))
+        for size, kernel, length in zip(image.shape[2:], weight.shape[2:], out[2:], strict=True)
+    )
+    return _with_output(image, weight, out[2:]) if all(fits) else None
 
 
 def _transposed(given: Inputs) -> OpCost:
@@ -189,16 +184,6 @@ def _convolution_backward(given: Inputs) -> OpCost:
     wanted = [text.strip() == "True" for text in given.values[10].strip("[]").split(",")]
     moved = above.bytes * sum(wanted[:2]) + (image.bytes + weight.bytes) * sum(wanted[:2])
     return OpCost(each * sum(wanted[:2]), float(moved), _PRECISION[image.type])
-
-
-def _one_gradient(given: Inputs, above: int, weight: int) -> OpCost:
-    """Return the work of one gradient of a convolution, by an operator of its own as older releases had."""
-    gradient, other = given.tensors[above], given.tensors[weight]
-    return OpCost(
-        2.0 * gradient.size * num_elements(other.shape[1:]),
-        float(gradient.bytes + other.bytes),
-        _PRECISION[gradient.type],
-    )
 
 
 class _Attention(NamedTuple):
@@ -257,7 +242,6 @@ PRODUCTS: Mapping[str, Formula] = {
     "aten::cudnn_convolution_transpose": _transposed,
     "aten::miopen_convolution_transpose": _transposed,
     "aten::convolution_backward": _convolution_backward,
-    "aten::cudnn_convolution_backward_input": partial(_one_gradient, above=0, weight=1),
     **{name: partial(_attention, where=where) for name, where in _ATTENTION.items()},
 }
 
@@ -409,17 +393,9 @@ def _compiled(given: Inputs, *, reduces: bool) -> OpCost:
     return _moving(sum(min(tensor.size, visited) * BYTES[tensor.type] for tensor in given.tensors))
 
 
-def _written(given: Inputs) -> OpCost:
-    return _moving(given.tensors[0].bytes)
-
-
 def _times(given: Inputs, *, count: int) -> OpCost:
     """Return the work of moving ``count`` tensors of the first one's size."""
     return _moving(count * given.tensors[0].bytes)
-
-
-def _dropout(given: Inputs) -> OpCost:
-    return _moving(2 * given.tensors[0].bytes + given.tensors[0].size)  # and the mask, a byte each
 
 
 def _index_select(given: Inputs) -> OpCost:
@@ -461,9 +437,9 @@ _FORMULAS: Mapping[str, Callable[[Inputs], OpCost]] = {
     **{f"aten::{name}": partial(_times, count=1) for name in _REDUCTIONS},
     **{f"aten::{name}": partial(_times, count=2) for name in _IN_AND_OUT},
     **{f"aten::{name}": partial(_times, count=3) for name in _BACKWARD},
-    "aten::fill_": _written,
-    "aten::zero_": _written,
-    "aten::native_dropout": _dropout,
+    "aten::fill_": partial(_times, count=1),
+    "aten::zero_": partial(_times, count=1),
+    "aten::native_dropout": lambda given: _moving(2 * given.tensors[0].bytes + given.tensors[0].size),  # and the mask
     "aten::index_select": _index_select,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::gather": _gather,
@@ -472,6 +448,6 @@ _FORMULAS: Mapping[str, Callable[[Inputs], OpCost]] = {
     "aten::scatter_": _scatter,
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
-    "aten::max_pool2d_with_indices": _written,
+    "aten::max_pool2d_with_indices": partial(_times, count=1),
     "aten::max_pool2d_with_indices_backward": _pooling_backward,
 }
