@@ -25,12 +25,10 @@ from diagnose.tables import Tables
 from diagnose.tables.calls import can_recur
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import (
-    MAX_CROSSING_SHARE,
     MAX_OVERLAP_IN_STREAM,
     MIN_LOST_SHARE,
     MIN_OVERLAP_SHARE,
     ROUNDING_NS,
-    crossing,
     graphs_left_no_task,
     lost_share,
     num_captured,
@@ -179,9 +177,6 @@ def why_unusable(t: Tables) -> str:
         "The times of this file cannot be true: tasks of one stream overlap.": (
             has_device and overlap_share(t) > MAX_OVERLAP_IN_STREAM
         ),
-        "The times of this file cannot be true: calls of one thread cross each other.": (
-            crossing(t).share > MAX_CROSSING_SHARE
-        ),
         "The recording is of a cold start": _share(t, COLD) > MAX_COLD_SHARE,
         "Only collectives are in this recording: what the devices compute is missing": only_collectives(t),
         "Only a few device tasks are in this recording": is_scanty(t),
@@ -212,7 +207,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     """State what the reader noticed, then what the tables show to be missing."""
     yield from t.trace.trust
     yield from t.steps.notes
-    info, ready, crossed = t.capture.info or CaptureInfo(), ready_share(t), crossing(t).num
+    info, ready = t.capture.info or CaptureInfo(), ready_share(t)
     yield from map(Note, info.notes)
     yield from _those_that_hold(
         (variation := variation_note(t), variation, None),
@@ -222,12 +217,6 @@ def trust_notes(t: Tables) -> Iterator[Note]:
             f"The training thread was runnable but not scheduled for {percent(ready, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
             "fewer threads.",
-            None,
-        ),
-        (
-            crossed,
-            f"Calls of one thread cross each other ({plural(crossed, 'pair')}), which no run does: the clock was set "
-            "back, or parts of several recordings are in this file.",
             None,
         ),
         (
@@ -249,7 +238,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
     events, tasks, num = t.trace.events, t.tasks, len(t.tasks.start)
     rows = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     others = sorted(set(distinct(events.device[rows]).tolist()) - {t.device_id})
-    into_graph, share, overlap, late = num_captured(t), lost_share(t), overlap_share(t), t.late_by
+    into_graph, share, overlap = num_captured(t), lost_share(t), overlap_share(t)
     launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
     coarse = bool((events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
     zero = int((tasks.end <= tasks.start).sum()) * (not coarse)
@@ -305,12 +294,6 @@ def _of_device(t: Tables) -> Iterator[Note]:
             early > faulty,
             f"{early} of {num} device tasks begin before they are launched, by up to {ahead.max(initial=0) / 1e3:.0f} "
             "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly.",
-            None,
-        ),
-        (
-            late,
-            f"Calls return up to {late / 1e3:.0f} µs before the device tasks that they wait for end: the clock of the "
-            "device is late by as much, which counts as launch latency here.",
             None,
         ),
         (
