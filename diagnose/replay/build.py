@@ -15,11 +15,10 @@ from diagnose.replay.graph import Edge, Graph, Times, usual_delay
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.transforms import typical_delays
 from diagnose.replay.waits import (
-    AWAITED,
     LATE_NS,
     MARGIN_NS,
-    MARK,
     Points,
+    Sort,
     awaited,
     collective_inputs,
     find_points,
@@ -30,7 +29,7 @@ from diagnose.replay.waits import (
 )
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
-from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
+from diagnose.tables.gaps import MIN_DELAYS, MIN_LATENCY_NS, launches_unlinked
 from diagnose.tables.lost import graph_holes
 from diagnose.tables.stages import of_steps
 from diagnose.text.numbers import percent
@@ -40,7 +39,6 @@ __all__ = [
     "replay_base", "step_subset", "unreplayable",
 ]  # fmt: skip
 
-MIN_STREAM_DELAYS = 5  # delays of a kind that tell the usual one
 STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
 
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
@@ -88,7 +86,7 @@ def build(t: Tables) -> Graph:
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
     blocked = (kind == Edge.CALL) & among(nodes.row[dst], t.full_queue.calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
-    marks = np.flatnonzero(points.sort == MARK) + 1
+    marks = np.flatnonzero(points.sort == Sort.MARK) + 1
     return Graph(
         row=nodes.row[order],
         is_task=nodes.is_task[order],
@@ -132,10 +130,10 @@ def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) ->
     host = (kind == Edge.THREAD) | (kind == Edge.HANDOFF)
     np.maximum.at(latest, dst[host], nodes.end[src[host]])
     segment = np.zeros(len(nodes.row), bool)
-    segment[1 : len(points.sort) + 1] = points.sort != AWAITED
+    segment[1 : len(points.sort) + 1] = points.sort != Sort.AWAITED
     starts: Ints = np.where(segment, latest, nodes.start)
     frees = t.freeing_calls
-    ends = np.flatnonzero(points.sort == AWAITED) + 1
+    ends = np.flatnonzero(points.sort == Sort.AWAITED) + 1
     ends = ends[among(nodes.row[ends], frees.calls)]
     starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]
     return starts
@@ -152,7 +150,7 @@ def _edges(t: Tables, points: Points) -> Columns:
     ahead = _before_on_stream(tasks)
     behind = np.flatnonzero(ahead >= 0)
     # Of each task whose launch lies in the window the point of that; one launch may have many tasks.
-    called = np.flatnonzero((points.sort != AWAITED) & (points.row >= 0))
+    called = np.flatnonzero((points.sort != Sort.AWAITED) & (points.row >= 0))
     order = called[np.argsort(points.row[called], kind="stable")]
     at = np.searchsorted(points.row[order], tasks.launch)
     inside = np.append(points.row[order], -2)[at] == tasks.launch
@@ -168,7 +166,7 @@ def _edges(t: Tables, points: Points) -> Columns:
     inferred = inferred_events(t, late, allowed)
     given_room = room_given(t, late[~among(late, inferred[1])])
     parts = [
-        (before, host, np.where(points.sort == AWAITED, Edge.CALL, Edge.THREAD)),
+        (before, host, np.where(points.sort == Sort.AWAITED, Edge.CALL, Edge.THREAD)),
         (passed[given] + 1, given + 1, Edge.HANDOFF),
         (ahead[behind] + first, behind + first, Edge.STREAM),
         (launch + 1, launched + first, Edge.LAUNCH),
@@ -227,7 +225,7 @@ def _delays(
     for each in distinct(kind).tolist():
         known = slack[binding & (kind == each)]
         usual[each] = usual_delay(known)
-        if each == Edge.STREAM and len(known) < MIN_STREAM_DELAYS:  # hardly any task followed another one at once
+        if each == Edge.STREAM and len(known) < MIN_DELAYS:  # hardly any task followed another one at once
             usual[each] = min(usual[each], STREAM_NS)
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding
 
@@ -242,7 +240,6 @@ MAX_ERROR_TO_PREDICT = 0.1
 MAX_ERROR_TO_RELY = 0.03
 MAX_HOLES = 0.03  # of the window, beside unrecorded nodes of graphs; as much as an error that is relied on
 MAX_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
-MAX_REPLAYED_STEPS = 10  # as many as a capture records: what comes in one step of ten is among them
 
 
 class ReplayBase(NamedTuple):
@@ -322,7 +319,8 @@ def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     The steps are those around the typical one. Work that was queued before them is left out: the window
     begins when the device is done with it, and ends with the last task that they launched.
     """
-    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), MAX_REPLAYED_STEPS)
+    # As many as a capture records: what comes in one step of ten is among them.
+    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), 10)
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)

@@ -19,8 +19,6 @@ from diagnose.model.arrays import Ints, Mask, Rows
 
 __all__ = ["Edge", "EdgeRows", "Graph", "Times", "Transform", "usual_delay"]
 
-MIDDLE = (0.1, 0.9)  # of the delays of a kind: those between count as usual
-
 
 class Edge(IntEnum):
     """Why one node has to wait for another."""
@@ -131,5 +129,6 @@ def usual_delay(delays: npt.NDArray[np.float64]) -> float:
     if not len(delays):
         return 0.0
     ordered = np.sort(delays)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in MIDDLE)  # np.quantile loads masked arrays
+    last = len(ordered) - 1  # np.quantile loads masked arrays
+    low, high = ordered[round(0.1 * last)], ordered[round(0.9 * last)]
     return float(delays[(delays >= low) & (delays <= high)].mean())

@@ -25,10 +25,6 @@ __all__ = [
 
 # The critical path: the chain of nodes that the length of the window follows from, and its segments in one step.
 
-MIN_SEGMENT_SHARE = (
-    1 / 400
-)  # of the step: shorter pieces are joined to the one before, since no eye could tell them apart
-
 
 class CriticalPath(NamedTuple):
     """The chain in time order; columns are parallel. What they sum to is the length of the window."""
@@ -133,7 +129,9 @@ def path_report(
         for piece in _pieces(t, graph, times, path)
     ]
     return forecast.CriticalPath(
-        shares, tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * MIN_SEGMENT_SHARE))
+        # Shorter pieces no eye could tell apart.
+        shares,
+        tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * 1 / 400)),
     )
 
 

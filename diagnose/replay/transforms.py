@@ -21,6 +21,7 @@ from diagnose.model.limits import AT_ONCE_NS, CALL_NS
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Edge, Graph, Transform, usual_delay
 from diagnose.tables import Tables
+from diagnose.tables.gaps import MIN_DELAYS
 from diagnose.tables.host_gaps import host_work
 from diagnose.tables.syncs import waits_for_host_copies, whole_device_calls
 
@@ -28,9 +29,6 @@ __all__ = [
     "CopiesAhead", "drop_waits", "remove_cause", "scale_host", "scale_kernels", "shorten_calls", "shorten_pauses",
     "shorten_tasks", "syncs_before", "transfer_share", "typical_delays",
 ]  # fmt: skip
-
-MIN_API_DELAYS = 5  # delays of an API, for a usual one
-MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
 
 
 def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
@@ -78,7 +76,7 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
         for api in distinct(caller[mine]).tolist() if by_api else [None]:
             of_api = mine if api is None else mine & (caller == api)
             known = of_api & learned
-            known = known if known.sum() >= MIN_API_DELAYS else mine & learned
+            known = known if known.sum() >= MIN_DELAYS else mine & learned
             _replace_delays(graph, delay, np.flatnonzero(of_api & later), np.flatnonzero(known), kind)
     return replace(graph, delay=delay)
 
@@ -88,7 +86,8 @@ def _replace_delays(graph: Graph, delay: Floats, edges: Rows, known: Rows, kind:
     seen = graph.delay[known]
     floor = -np.inf if kind == Edge.ROOM else 0.0  # what gets room starts before the kernel that gave it ends
     delay[edges] = max(usual_delay(seen), floor) if len(seen) else delay[edges]
-    if len(known) <= MAX_LEFT_OUT:
+    # Of more delays one is a fiftieth of the mean at most.
+    if len(known) <= 50:
         for edge in edges[among(edges, known)].tolist():
             others = seen[known != edge]
             delay[edge] = max(usual_delay(others), floor) if len(others) else graph.delay[edge]
@@ -246,8 +245,6 @@ def _sorted(rows: npt.NDArray[np.intp], values: npt.NDArray[np.floating[Any]]) -
 
 # Copies that run one step ahead on a stream of their own: what a prefetcher makes of a graph.
 
-COPY_LANE = -2  # no stream of a trace has it
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CopiesAhead:
@@ -276,7 +273,8 @@ class CopiesAhead:
         is_copy[copies] = True
         graph = _without_copies(self._unblocked(graph), is_copy)
         duration, lane = graph.duration.copy(), graph.lane.copy()
-        duration[copies], lane[copies] = took, COPY_LANE
+        # No stream of a trace has this number.
+        duration[copies], lane[copies] = took, -2
         served = _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
         return self._awaited(served, copies)
 

@@ -39,7 +39,6 @@ FRAME_WEIGHT = 0.3  # what a frame of Python costs against an operator: 0.17 µs
 MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end
 MIN_COST_EXPLAINED = 0.6  # of what recorded steps are longer
 MIN_EXPLAINED_UNDISTURBED = 0.4  # of that by the steps which other things disturbed least
-PRECISION_NS = 20.0  # of the cost of an event
 HOST_EDGES = (Edge.THREAD, Edge.HANDOFF, Edge.CALL)
 
 
@@ -113,7 +112,8 @@ def _cost_ns(
         wanted_ns = recorded_ns - undisturbed_ns
         if undisturbed_ns <= 0 or recorded_ns - shortest < MIN_EXPLAINED_UNDISTURBED * undisturbed_ns:
             return None
-    while shortest <= wanted_ns and high - low > PRECISION_NS:
+    # Of the cost of an event.
+    while shortest <= wanted_ns and high - low > 20.0:
         middle = (low + high) / 2
         low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
     return high

@@ -16,6 +16,7 @@ from diagnose.tables.device import Tasks
 
 __all__ = [
     "LATENCY_SPREAD",
+    "MIN_DELAYS",
     "MIN_LATENCY_NS",
     "Causes",
     "Gaps",
@@ -37,7 +38,7 @@ __all__ = [
 MIN_LATENCY_NS = 10_000  # of the bound, and the bound where nothing can be measured
 MAX_LATENCY_NS = 500_000
 LATENCY_SPREAD = 1.5  # from the median to the bound; the upper quartile lies at 1.05 to 1.4 times the median
-MIN_TIMED_LAUNCHES = 5  # for a measurement
+MIN_DELAYS = 5  # that tell the usual one
 MIN_DEVICE_PAUSE_NS = 5_000  # queued tasks follow each other in less; what is longer waited for something
 
 
@@ -61,13 +62,13 @@ def launch_latency(trace: Trace, tasks: Tasks, idle: Intervals) -> int | None:
     kernels = (tasks.launch >= 0) & ~(tasks.is_copy | tasks.is_collective)
     delay = tasks.start - trace.events.end[tasks.launch]
     onto_empty = delay[kernels & late_tasks(trace, tasks) & (delay >= 0)]
-    if len(onto_empty) >= MIN_TIMED_LAUNCHES:
+    if len(onto_empty) >= MIN_DELAYS:
         return int(np.median(onto_empty))
     # Which tasks end a pause of the device.
     pauses = idle.end[idle.end - idle.start >= MIN_DEVICE_PAUSE_NS]
     after_pause = among(tasks.start, pauses)
     delay = delay[kernels & after_pause]
-    if len(delay) < MIN_TIMED_LAUNCHES:
+    if len(delay) < MIN_DELAYS:
         return None
     low, middle, high = quantiles(delay, 0.25, 0.5, 0.75)
     close = low * LATENCY_SPREAD >= middle and high <= LATENCY_SPREAD * middle

@@ -34,9 +34,7 @@ __all__ = [
 
 # A thread counts as launching where it launched at least this share of its tasks.
 MIN_LAUNCH_SHARE = 0.01
-MAX_NESTING = 64  # a report shows no deeper nesting
 _BLOCK = 4096  # events at a time
-_FEW_TIMES = 4  # times that are looked up sooner one by one
 
 _RowsAndStarts: TypeAlias = tuple[tuple[npt.NDArray[np.int32], ...], tuple[Ints, ...]]
 
@@ -60,7 +58,8 @@ class Layers(NamedTuple):
 
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
-        if len(time) <= _FEW_TIMES:
+        # Few are looked up sooner one by one.
+        if len(time) <= 4:
             return [self.at(one) for one in time.tolist()]
         found: list[list[int]] = [[] for _ in range(len(time))]
         pending = np.arange(len(time))
@@ -85,9 +84,10 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows, most: int = MAX_NESTING, *, deep: bool = False) -> Layers:
+def layers(trace: Trace, rows: Rows, most: int = 64, *, deep: bool = False) -> Layers:
     """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting.
 
+    A report shows no deeper nesting than 64.
     ``deep``: they are nested dozens deep, as Python's frames are; then they are counted, not peeled off one by one.
     """
     events = trace.events

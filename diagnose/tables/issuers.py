@@ -70,7 +70,6 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
     return SampledLoop(head, last, within[head, last] / total)
 
 
-MAX_OPERATORS_READ = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
@@ -161,7 +160,8 @@ def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | No
 
 
 def _main_issuer(t: Tables) -> Issuer | None:
-    rows = t.called_by_python[:MAX_OPERATORS_READ]
+    # The first of the window stand for the rest.
+    rows = t.called_by_python[:20_000]
     if not len(rows) or not len(t.steps.start):
         return None
     _, owners = _owners_of(t, rows)

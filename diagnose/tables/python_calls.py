@@ -38,7 +38,6 @@ HEAVY = re.compile(
 )
 _ENGINE = "autograd::engine::"
 MIN_TIMES = 4  # that the body of a loop runs in a step
-MAX_SEEN = 1000  # operators of a step, the first ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,8 @@ def repeats(t: Tables, rows: Rows) -> float:
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     num = np.bincount(step)
     usual = np.argsort(num, kind="stable")[-(np.count_nonzero(num) + 1) // 2]  # the middle one of those with any
-    names = t.trace.events.name[rows[step == usual]][:MAX_SEEN]
+    # Of the first operators of the step.
+    names = t.trace.events.name[rows[step == usual]][:1000]
     shares = [float((names[k:] == names[:-k]).mean()) for k in range(1, len(names) // MIN_TIMES + 1)]
     return max(shares, default=0.0)
 

@@ -33,7 +33,6 @@ SLOW_KERNEL_SHARE = 0.4  # below it a kernel is slow
 REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_RATED_NS = 20_000
-TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 PRECISION_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = r"(?i)tf32|xf32|s1688|tensorop_s\d+"
@@ -94,7 +93,8 @@ def gpu_spec(t: Tables) -> GpuSpec | None:
 def has_tensor_cores(t: Tables) -> bool:
     """Return whether the device has units for 16-bit products, as far as the trace shows."""
     device = device_of(t)
-    return device is not None and device.compute_capability[0] >= TENSOR_CORES
+    # From this major version on products of 16-bit numbers have units of their own.
+    return device is not None and device.compute_capability[0] >= 7
 
 
 def groups(t: Tables) -> list[Group]:

@@ -19,7 +19,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.model.limits import FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, MOSTLY
+from diagnose.model.limits import CALL_NS, FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, MOSTLY
 from diagnose.tables.host import captured, outermost_of_threads
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
@@ -219,7 +219,6 @@ def _num_cold(length: Ints) -> int:
 COLD_RATIO = 1.5
 MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
 SAME_LENGTH = 0.01  # of the median length: steps that differ by less count as equal
-QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
 # Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
 # share by as much as lies between two verdicts.
@@ -412,7 +411,8 @@ def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> i
             break
         is_mine = launch[i] >= 0 and window[0] <= events.start[launch[i]] < window[1]
         ready = max(int(events.end[launch[i]]), int(end[:i].max(initial=events.end[launch[i]])))
-        if is_mine and start[i] - ready > QUEUED_BEFORE_NS:
+        # Ten times the usual launch latency on an empty queue.
+        if is_mine and start[i] - ready > 10 * CALL_NS:
             begin = int(start[i])
     return begin
 
