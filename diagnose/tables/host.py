@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
+from diagnose.model.intervals import EMPTY, Intervals, among, contains, distinct, union
 from diagnose.tables.names import CAPTURE_BEGIN, CAPTURE_END, GRAPH_CAPTURE, is_of, matching, rows_of
 
 if TYPE_CHECKING:
@@ -256,11 +256,6 @@ def captured(trace: Trace, rows: Rows) -> Mask:
     if not len(matching(trace, (Kind.RUNTIME,), GRAPH_CAPTURE)):
         return inside
     for thread in distinct(events.thread[rows]).tolist():
-        regions = captures_of(trace, thread)
-        if not len(regions.start):
-            continue
         mine = np.flatnonzero(events.thread[rows] == thread)
-        began = events.start[rows[mine]]
-        at = np.searchsorted(regions.start, began, side="right") - 1
-        inside[mine] = (at >= 0) & (began < regions.end[np.maximum(at, 0)])
+        inside[mine] = contains(captures_of(trace, thread), events.start[rows[mine]])
     return inside

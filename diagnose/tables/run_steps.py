@@ -19,7 +19,7 @@ from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
-from diagnose.model.intervals import among, contains, covered, quantiles, union
+from diagnose.model.intervals import Intervals, among, contains, covered, quantiles, union
 from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, MOSTLY
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
@@ -249,11 +249,7 @@ def _inside(run: RunSteps, rows: Rows, times: Ints) -> Mask:
 
 
 def _within(start: Ints, length: Ints, times: Ints) -> Mask:
-    if not len(start) or not len(times):
-        return np.zeros(len(times), bool)
-    i = np.searchsorted(start, times, side="right") - 1
-    inside: Mask = (i >= 0) & (times < (start + length)[np.maximum(i, 0)])
-    return inside
+    return contains(Intervals(start, start + length), times)
 
 
 COLLECTION = "collection"

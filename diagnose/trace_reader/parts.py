@@ -18,6 +18,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import PurePath
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -30,7 +31,7 @@ from diagnose.model.events import Device
 from diagnose.trace_reader.events import READ_BLOCK_BYTES, Ending, Window, read_events
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.rows import EventRows
-from diagnose.trace_reader.source import Source
+from diagnose.trace_reader.source import Plain, Source
 from diagnose.trace_reader.stored import Stored, is_url
 
 __all__ = [
@@ -442,33 +443,23 @@ def _cut_at(path: str, near: int) -> int | None:
     return None
 
 
-class _Range:
+class _Range(Plain):
     """A range of a file's bytes as a stream, behind which the bracket may stand that closes a list."""
 
     def __init__(self, path: str, begin: int, end: int, *, closes: bool) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # closed with the stream
-        self._file.seek(begin)
+        file = FileIO(path)
+        file.seek(begin)
+        super().__init__(file, b"")
         self._left = end - begin
         self._closing = b"]" if closes else b""
-        self.raw_bytes = 0
-        self.fault = ""
-
-    def __enter__(self) -> _Range:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
     def readinto(self, view: memoryview) -> int:
         """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
-        if not self._left:
-            count = min(len(self._closing), len(view))
-            view[:count], self._closing = self._closing[:count], self._closing[count:]
-        else:
-            try:
-                count = self._file.readinto(view[: self._left]) or 0
-            except OSError as error:
-                count, self.fault = 0, f"reading it failed: {error.strerror}"
+        if self._left:
+            count = super().readinto(view[: self._left])
             self._left = self._left - count if count else 0
+            return count
+        count = min(len(self._closing), len(view))
+        view[:count], self._closing = self._closing[:count], self._closing[count:]
         self.raw_bytes += count
         return count

@@ -18,7 +18,7 @@ from isal import isal_zlib
 from diagnose.errors import InputError, missing_extra
 from diagnose.trace_reader.stored import Bytes, Piped, Stored, open_bytes, open_file
 
-__all__ = ["STANDARD_INPUT", "Source", "open_pipe", "open_source"]
+__all__ = ["STANDARD_INPUT", "Plain", "Source", "open_pipe", "open_source"]
 
 STANDARD_INPUT = "-"  # as a path
 
@@ -49,8 +49,8 @@ class Source(Protocol):
         """Close the file."""
 
 
-class _Plain:
-    """What cannot be read to its end, such as a file on a disk that fails, ends with a ``fault``."""
+class Plain:
+    """Bytes as they are. What cannot be read to its end, such as a file on a disk that fails, ends with a ``fault``."""
 
     def __init__(self, file: Bytes, first: bytes) -> None:
         self._file = file
@@ -58,13 +58,14 @@ class _Plain:
         self.raw_bytes = 0
         self.fault = ""
 
-    def __enter__(self) -> _Plain:
+    def __enter__(self) -> Plain:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def readinto(self, view: memoryview) -> int:
+        """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
         if self._first:
             count = min(len(view), len(self._first))
             view[:count], self._first = self._first[:count], self._first[count:]
@@ -78,7 +79,7 @@ class _Plain:
         return count
 
 
-class _Compressed(_Plain):
+class _Compressed(Plain):
     """Counts what goes in and what comes out, and stops what expands as no trace does."""
 
     def __init__(self, file: Bytes, first: bytes, name: str) -> None:
@@ -202,7 +203,7 @@ def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
         raise InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
     if first.startswith(_GZIP_MAGIC):
         return _Gzip(file, first, name)
-    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) else _Plain(file, first)
+    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) else Plain(file, first)
 
 
 def open_pipe(path: str | os.PathLike[str]) -> Piped:
