@@ -108,41 +108,32 @@ def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
     return _matches(ranks, kept[True], kept[False], num_disagreeing)
 
 
-def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, int]]:
-    """Yield each collective of each rank with its group, its number there and the number of its step."""
-    for i, p in enumerate(ranks):
-        c = p.collectives
-        looks: list[_Key] = [
-            ("pair", max(kind.num_bytes, kind.num_bytes_out))
-            if kind.name in _PAIR
-            else (kind.name,)
-            if kind.name in _SIZES_DIFFER
-            else (kind.name, kind.num_bytes)
-            for kind in p.kinds
-        ]
-        columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
-        for row, (kind, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
-            of = p.kinds[kind]
-            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, of, looks[kind])
-            yield part, p.groups[of.group], sequence, int(p.step_number[step])
-
-
 def _by_number(
     ranks: Sequence[RankProfile],
 ) -> tuple[dict[_Key, list[_Part]], dict[_Key, dict[int, list[tuple[int, _Part]]]]]:
     """Divide into what a number in a group identifies, and by group what has to be laid over each other, by step."""
     numbered: dict[_Key, list[_Part]] = defaultdict(list)
     rest: dict[_Key, dict[int, list[tuple[int, _Part]]]] = defaultdict(lambda: defaultdict(list))
-    for part, group, sequence, step in _parts(ranks):
-        kind = part.kind
-        pair = (min(kind.source, kind.target), max(kind.source, kind.target)) if kind.name in _PAIR else ()
-        where: _Key = (group.name, group.members or group.size, *pair)
-        if sequence >= 0 and group.name:
-            key: _Key = (*where, kind.name in _PAIR, sequence)
-            numbered[key].append(part)
-        else:
-            rest[where][part.rank].append((step, part))
+    for i, p in enumerate(ranks):
+        c, looks, groups = p.collectives, list(map(_look, p.kinds)), [p.groups[kind.group] for kind in p.kinds]
+        columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
+        for row, (k, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
+            kind, group = p.kinds[k], groups[k]
+            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, kind, looks[k])
+            pair = (min(kind.source, kind.target), max(kind.source, kind.target)) if kind.name in _PAIR else ()
+            where: _Key = (group.name, group.members or group.size, *pair)
+            if sequence >= 0 and group.name:
+                numbered[*where, kind.name in _PAIR, sequence].append(part)
+            else:
+                rest[where][i].append((int(p.step_number[step]), part))
     return numbered, rest
+
+
+def _look(kind: CollectiveKind) -> _Key:
+    """Return what equal parts of one collective have in common."""
+    if kind.name in _PAIR:
+        return ("pair", max(kind.num_bytes, kind.num_bytes_out))
+    return (kind.name,) if kind.name in _SIZES_DIFFER else (kind.name, kind.num_bytes)
 
 
 def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:
