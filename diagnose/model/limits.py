@@ -21,8 +21,8 @@ __all__ = [
     "MIN_GAIN_SHARE",
     "MIN_RECURRENCES",
     "MIN_REGIONS",
-    "MOSTLY",
     "OVERLAPPED",
+    "PREVAILS",
     "REDUCED",
     "STEP_SOURCES",
     "USABLE_SHARE",
@@ -65,7 +65,7 @@ MIN_REGIONS: Final = 4  # without gradients: a teacher, a moving average or a ta
 MAX_TIMES: Final = 64  # the recorded batch: beyond it other things than memory bound a batch
 MAJORITY: Final = 0.5  # of several: the share from which on they stand for all, where nothing calls for another one
 MIN_RECURRENCES: Final = 3  # from so many times on something comes back: twice may be chance
-MOSTLY: Final = 0.7  # of several: nearly all, where some are disturbed or were read wrongly
+PREVAILS: Final = 0.7  # of several: nearly all, where some are disturbed or were read wrongly
 FEW: Final = 0.05  # of several: so many may be disturbed, or another thing's
 LONG_NS: Final = 1_000_000  # of the host: dispatching an operator and calling the driver take far less
 AT_ONCE_NS: Final = 50_000  # from an event to what it lets go on, on host and device

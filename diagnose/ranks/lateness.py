@@ -17,7 +17,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.intervals import among, distinct, quantiles
-from diagnose.model.limits import FEW, MOSTLY
+from diagnose.model.limits import FEW, PREVAILS
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
@@ -98,7 +98,7 @@ def lateness_of(
             and (is_slower or sigmas >= MIN_SIGMAS or by_chance <= MAX_BY_CHANCE)
             and len(late) <= max(1, MAX_LATE_RANKS_SHARE * len(ranks))
             # Of the steps: by half of what is usual, by what shows it, or, where calls show it, at all.
-            and (known >= of_most).mean() >= MOSTLY
+            and (known >= of_most).mean() >= PREVAILS
             and waited >= MIN_WAITED_SHARE * usual[worst]
         ):
             saved = 0.0  # on average, if the late ones came when the next latest of their role does

@@ -24,7 +24,7 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
-from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES, MOSTLY
+from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES, PREVAILS
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
@@ -274,7 +274,7 @@ def waits(t: Tables, pieces: Intervals) -> Mask:
     sampled = seen > 0
     seen, waiting = np.where(sampled, seen, seen_alike), np.where(sampled, waiting, waiting_alike)
     # Of the samples in a host gap.
-    found: Mask = (seen > 0) & (waiting >= MOSTLY * seen)
+    found: Mask = (seen > 0) & (waiting >= PREVAILS * seen)
     return found
 
 

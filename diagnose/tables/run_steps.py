@@ -20,7 +20,7 @@ from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
 from diagnose.model.intervals import Intervals, among, contains, covered, quantiles, union
-from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, MOSTLY
+from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
@@ -197,7 +197,7 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
                 depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
     # Of the samples that long steps have more than others.
-    least = MOSTLY * whole
+    least = PREVAILS * whole
 
     def is_shared(line: _Place) -> bool:
         return more[line] >= least or (more[line] >= MAJORITY * whole and more[_function_of(line)] >= least)
@@ -460,11 +460,11 @@ def _period(rows: Rows, usable: Mask) -> int:
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
         # Of the distances between long steps, and of the steps where one is expected.
-        if period < 2 or (distances % period == 0).mean() < MOSTLY:
+        if period < 2 or (distances % period == 0).mean() < PREVAILS:
             continue
         expected = np.arange(rows[0] % period, len(usable), period)
         expected = expected[usable[expected]]
-        if len(expected) and among(expected, rows).mean() >= MOSTLY:
+        if len(expected) and among(expected, rows).mean() >= PREVAILS:
             return int(period)
     return 0
 

@@ -19,7 +19,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.model.limits import CALL_NS, FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, MOSTLY
+from diagnose.model.limits import CALL_NS, FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, PREVAILS
 from diagnose.tables.host import captured, outermost_of_threads
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
@@ -162,13 +162,13 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
         length = np.maximum(end - start, 1)
         off = np.abs(np.log2(length / np.median(length)))
         apart = length > length.mean() / 10
-        regular = (off <= 1).mean() >= MOSTLY if found_by == "annotation" else apart.mean() >= MOSTLY
+        regular = (off <= 1).mean() >= PREVAILS if found_by == "annotation" else apart.mean() >= PREVAILS
         if not regular and found_by != "annotation" and len(queued):
             # However far apart they lie, most launch about as much as the median one.
             launched = _launched(start, end, queued)
             usual = float(np.median(launched))
             near = np.abs(np.log2(np.maximum(launched, 1) / max(usual, 0.5))) <= 1
-            regular = usual > 0 and near.mean() >= MOSTLY
+            regular = usual > 0 and near.mean() >= PREVAILS
         if regular:
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
@@ -181,7 +181,7 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
         and len(inside) >= (1 - MAJORITY) * len(queued)
-        and len(distinct(inside)) >= MOSTLY * len(start)
+        and len(distinct(inside)) >= PREVAILS * len(start)
     )
 
 
