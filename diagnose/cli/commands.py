@@ -62,7 +62,7 @@ _metrics = partial(option, group=METRICS)
 _server = partial(option, group=SERVER)
 # Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
 ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
-RECORDINGS = ("exports", "cross_check")
+RECORDINGS = ("exports",)
 
 
 @click.group(
@@ -175,12 +175,6 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     multiple=True,
     metavar="KIND=FILE",
     help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
-)
-@_output(
-    "--cross-check",
-    type=click.Choice(["hta"]),
-    metavar="TOOL",
-    help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
 )
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")

@@ -46,7 +46,7 @@ ALL = "diagnose.all_options"  # in a context: options that few need are shown to
 RARE = frozenset(
     {
         *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
-        *("--workers", "--max-memory", "--cluster", "--no-cache", "--keep", "--cross-check"),  # analyze
+        *("--workers", "--max-memory", "--cluster", "--no-cache", "--keep"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--no-sync", "--bucket-mb", "--overlap", "--memory"),  # what-if
         *("--allow-differences", "--sarif"),  # compare, gate

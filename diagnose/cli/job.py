@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +64,6 @@ class JobRequest(Request):
     cluster: str = ""
     keep: str | None = None
     no_cache: bool = False
-    cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
 
 
@@ -101,11 +100,9 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
     )
     failure: OutputError | None = None
-    if exports or request.cross_check:
+    if exports:
         with request.progress.phase("reading again"):
             captures = open_captures(paths)
-        if request.cross_check:
-            diagnosis = _cross_checked(diagnosis, captures, request.progress)
         try:
             _write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
         except OutputError as error:
@@ -113,15 +110,6 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     answer(diagnosis, request, files)
     if failure is not None:
         raise failure
-
-
-def _cross_checked(diagnosis: Diagnosis, captures: Sequence[Capture], progress: Progress) -> Diagnosis:
-    """Add HTA's figures of the rank that the answer is about."""
-    from diagnose.integrations.hta import cross_check_hta
-    from diagnose.pipeline.run import shown_rank
-
-    with progress.phase("asking HTA"):
-        return replace(diagnosis, cross_check=cross_check_hta(captures[shown_rank(captures)]))
 
 
 def summarize(paths: Sequence[str], request: SummaryRequest) -> None:

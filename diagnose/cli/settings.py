@@ -40,7 +40,7 @@ TABLE = "[tool.diagnose"  # a file without it is not parsed
 PROJECT_MAY_SET = {
     *("steps", "skip", "step-on", "max-seconds", "max-mb", "quick", "keep-going", "copy", "ranks"),
     *("apply", "budget", "runs", "tolerance", "name", "every", "slow", "windows", "window-mb"),
-    *("workers", "max-memory", "no-cache", "cross-check"),
+    *("workers", "max-memory", "no-cache"),
     *("select", "ignore", "lang", "verbose"),
 }
 

@@ -111,7 +111,7 @@ def test_what_makes_no_sense_is_one_sentence_and_exit_code_2(every, tmp_path, ca
 # All options that a table may set: how long and what to measure, how much the analysis may take, and what is shown.
 ALLOWED = {
     "trace": "steps skip step-on max-seconds max-mb quick keep-going copy ranks verbose lang select ignore",
-    "analyze": "workers max-memory no-cache cross-check verbose lang select ignore",
+    "analyze": "workers max-memory no-cache verbose lang select ignore",
     "summarize": "workers max-memory no-cache",
     "reduce": "workers max-memory no-cache verbose lang select ignore",
     "prove": "apply budget step-on verbose lang select ignore",
