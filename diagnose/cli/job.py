@@ -204,11 +204,6 @@ def _planned(
 
 
 def _check(kind: str, file: str, *, force: bool) -> None:
-    if kind == "tensorboard":
-        from diagnose.integrations.tensorboard import check_log
-
-        check_log(Path(file), force=force)
-        return
     if kind == "figures":
         if find_spec("plotly") is None:
             raise missing_extra("Figures are made by plotly", "plots")
@@ -235,8 +230,7 @@ def _write_exports(
     from diagnose.pipeline.timeline import whole_window
     from diagnose.reports import exports
 
-    shown = captures[shown_rank(captures)]
-    picture = whole_window(shown)
+    picture = whole_window(captures[shown_rank(captures)])
     makers: dict[str, Callable[[Path], bytes]] = {
         "perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
         "speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
@@ -246,12 +240,7 @@ def _write_exports(
         "markdown": lambda _path: _markdown(diagnosis).encode(),
     }
     for kind, file in files.items():
-        if kind == "tensorboard":
-            from diagnose.integrations.tensorboard import write_log
-
-            write_log(Path(file), captures, shown, force=force)
-            progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
-        elif kind == "figures":
+        if kind == "figures":
             from diagnose.reports.figures import write_figures
 
             progress.report(f"wrote {', '.join(write_figures(diagnosis, Path(file)))} into {printable(file)}")

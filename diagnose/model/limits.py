@@ -47,7 +47,7 @@ HOW_TRIED: Mapping[TrialMethod, str] = {
     "by hand": "Made by hand",
 }
 
-EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures", "tensorboard")
+EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures")
 
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall
