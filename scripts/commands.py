@@ -24,9 +24,7 @@ An option has one meaning in all commands. Options of diagnose go before a scrip
 to it. A line on standard error warns of options that the script may not know, except after `--`. Progress goes there
 too.
 
-`profile`, `run` and `record` are other names of `trace`. Former names still work and print the new one: `summarize`
-(`analyze --partial`), `reduce` (`analyze --merge`), `export` (`analyze --export`), `history` (`watch --list`).
-How long a deprecated name stays: [versions](json.md#versions).
+`profile`, `run` and `record` are other names of `trace`.
 """
 
 

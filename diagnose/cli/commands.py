@@ -19,12 +19,9 @@ from diagnose.cli import options as shared
 from diagnose.cli.help import (
     INTEGRATIONS,
     Command,
-    Former,
     Group,
     ScriptCommand,
-    needless_flag,
     option,
-    renamed_option,
     show_all_help,
 )
 from diagnose.errors import UsageError, missing_extra
@@ -35,20 +32,7 @@ __all__ = ["cli"]
 RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
 COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
 HELP_ALL = "Show the help of all commands with all options, and exit."
-FORMER = {
-    **{name: Former(("trace",)) for name in ("profile", "run", "record")},
-    "summarize": Former(("analyze",), "analyze --partial FILE", {"-o": "--partial=", "--output": "--partial="}),
-    "reduce": Former(("analyze", "--merge"), "analyze --merge"),
-    "history": Former(("watch", "--list"), "watch --list"),
-    "export": Former(
-        ("analyze",), "analyze --export KIND=FILE", {f"--{kind}": f"--export={kind}=" for kind in EXPORTS}
-    ),
-}
-"""Other names of commands, and those of before, which are options of another command by now."""
-GONE = {
-    "monitor": "nvidia-smi dmon or nvitop",
-    "serve": "the HTML reports that --html FILE writes, from the disk or by any server of static files",
-}
+ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
 _recording = partial(option, group=RECORDING)
 _ranks = partial(option, group=RANKS)
 _output = partial(option, group=OUTPUT)
@@ -67,8 +51,7 @@ RECORDINGS = ("exports",)
 
 @click.group(
     cls=Group,
-    former=FORMER,
-    gone=GONE,
+    aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=[
         "diagnose trace train.py --epochs 3",
@@ -164,7 +147,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 @_ranks(
     "--partial",
     metavar="FILE",
-    help="Only write the summaries of these ranks to FILE, for --merge: .parquet or .ranks.",
+    help="Only write the summaries of these ranks to FILE, for --merge: .ranks.",
 )
 @_ranks("--merge", is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job.")
 @shared.worker_options
@@ -237,7 +220,6 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     ],
 )
 @shared.module_option(RUNS)
-@needless_flag("--auto", because="without --apply every change is tried that can be applied from outside")
 @_trial(
     "--apply",
     "ids",
@@ -274,10 +256,8 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
 @shared.step_on_option(RUNS)
-@renamed_option(
+@_trial(
     "--keep-runs",
-    before="--keep",
-    group=RUNS,
     metavar="FOLDER",
     help="Keep the capture and the output of every run in FOLDER, which is new or empty.",
 )
@@ -291,17 +271,14 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 @shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
+def prove(ids: str | None, **asked: Any) -> int:  # what click read, typed by ProveRequest
     """Run SCRIPT with each prescribed change and without it, and measure both.
 
     Several processes run the script and take turns, until the result is certain. Step time, losses and memory are
     compared. If SCRIPT is a capture folder, its recorded command is run. Options go before SCRIPT.
     """
     from diagnose.cli.prove import ProveRequest, prove_and_answer
-    from diagnose.errors import UsageError
 
-    if auto and ids:
-        raise UsageError("--auto and --apply exclude each other; use one of them.")
     return prove_and_answer(ProveRequest(apply=_names(ids or ""), **asked))
 
 
@@ -329,10 +306,8 @@ def _names(text: str) -> tuple[str, ...]:
     metavar="FILE:LINE",
     help="Remove the wait for the device at this line; repeatable.",
 )
-@renamed_option(
+@_change(
     "--loader-workers",
-    before="--workers",
-    group=CHANGES,
     type=click.IntRange(min=1),
     metavar="N",
     help="Load batches in N worker processes.",
@@ -518,12 +493,6 @@ class _WatchCommand(ScriptCommand):
     metavar="[ADDRESS:]PORT",
     help="Serve metrics for Prometheus, on 127.0.0.1 if no address is given.",
 )
-@_metrics(
-    "--otlp",
-    default="",
-    metavar="URL",
-    help="Send metrics to a collector of OpenTelemetry, such as http://127.0.0.1:4318/v1/metrics.",
-)
 @_output("--list", "list_runs", is_flag=True, help="Run nothing: list the runs of the NAME that follows.")
 @_output("--folder", default="diagnose-runs", metavar="FOLDER", help="Keep runs in FOLDER/NAME.")
 @shared.result_options
@@ -574,30 +543,6 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
 @click.command(
     cls=Command,
     section=INTEGRATIONS,
-    short_help="Print what a shell needs to complete diagnose.",
-    examples=["diagnose completion bash", "diagnose completion zsh"],
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell; have the shell source it.
-
-    In bash: eval "$(diagnose completion bash)" in ~/.bashrc; in zsh the same in ~/.zshrc; in fish: diagnose completion
-    fish > ~/.config/fish/completions/diagnose.fish.
-    """
-    from click.shell_completion import get_completion_class
-
-    from diagnose.cli.output import print_result
-
-    group, found = context.find_root().command, get_completion_class(shell)
-    assert isinstance(group, click.Group)
-    assert found is not None
-    print_result(found(group, {}, "diagnose", "_DIAGNOSE_COMPLETE").source())
-
-
-@click.command(
-    cls=Command,
-    section=INTEGRATIONS,
     short_help="Serve diagnose to a coding agent.",
     examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
 )
@@ -627,5 +572,5 @@ def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     serve(roots, agreed=trust_client)
 
 
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, completion, mcp):
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, mcp):
     cli.add_command(each)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import click
 
@@ -24,13 +24,10 @@ __all__ = [
     "RARE",
     "Command",
     "Decorator",
-    "Former",
     "Group",
     "Option",
     "ScriptCommand",
-    "needless_flag",
     "option",
-    "renamed_option",
     "shared_names",
     "show_all_help",
 ]
@@ -46,11 +43,11 @@ ALL = "diagnose.all_options"  # in a context: options that few need are shown to
 RARE = frozenset(
     {
         *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
-        *("--workers", "--max-memory", "--cluster", "--no-cache", "--keep"),  # analyze
+        *("--workers", "--no-cache", "--keep"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--no-sync", "--bucket-mb", "--overlap", "--memory"),  # what-if
         *("--allow-differences", "--sarif"),  # compare, gate
-        *("--window-mb", "--signal", "--prometheus", "--otlp"),  # watch
+        *("--window-mb", "--signal", "--prometheus"),  # watch
         *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown
     }
 )
@@ -90,35 +87,6 @@ class Option(click.Option):
 def option(*names: str, group: str, **settings: Any) -> Decorator:  # as click.option
     """Give a command an option of a group."""
     return click.option(*names, cls=Option, group=group, **settings)
-
-
-def renamed_option(name: str, *, before: str, group: str, **settings: Any) -> Decorator:  # as click.option
-    """Give a command an option that had the name ``before``: that still works, hidden, with a line that names this."""
-
-    def warn(ctx: click.Context, _option: click.Parameter, value: object) -> None:
-        if value is not None:
-            click.echo(f"diagnose: {before} is deprecated: use {name}", err=True)
-            ctx.meta[before] = value
-
-    def take(ctx: click.Context, _option: click.Parameter, value: object) -> object:
-        return ctx.meta.get(before) if value is None else value
-
-    def decorated(command: _Decorated) -> _Decorated:
-        hidden = {**settings, "hidden": True, "expose_value": False, "is_eager": True, "callback": warn}
-        return option(name, group=group, callback=take, **settings)(option(before, group=group, **hidden)(command))
-
-    return decorated
-
-
-def needless_flag(name: str, *, because: str) -> Decorator:
-    """Give a command a flag of before that asks for what it does anyway: hidden, with a line that gives the reason."""
-
-    def warn(_ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
-        if value:
-            click.echo(f"diagnose: {name} is deprecated: leave it out; {because}", err=True)
-        return value
-
-    return option(name, group=GENERAL, is_flag=True, hidden=True, callback=warn)
 
 
 class _Page(click.Command):
@@ -235,32 +203,12 @@ def _source(script: str) -> str:
         return ""
 
 
-class Former(NamedTuple):
-    """What another name of a command stands for; ``now`` is what to type in the place of a name of before."""
-
-    words: tuple[str, ...]
-    now: str = ""
-    renamed: Mapping[str, str] = {}  # how options begin that had another name
-
-    def typed(self, args: Sequence[str]) -> list[str]:
-        """Return the command line that the arguments stand for."""
-        found, left = [*self.words], iter(args)
-        for arg in left:
-            name, equals, value = arg.partition("=")
-            new = self.renamed.get(name)
-            found.append(arg if new is None else new + (value if equals else next(left, "")))
-        return found
-
-
 class Group(_Page, click.Group):
-    """The command without a sub-command; it lists them in the order in which they were added.
+    """The command without a sub-command; it lists them in the order in which they were added."""
 
-    ``former`` holds other names of commands, ``gone`` what to use in the place of commands that are no more.
-    """
-
-    def __init__(self, *args: Any, former: Mapping[str, Former], gone: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, aliases: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.former, self.gone = former, gone
+        self.aliases = aliases
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -270,13 +218,7 @@ class Group(_Page, click.Group):
         if name.endswith(".py") and not ctx.resilient_parsing:  # a shell that completes gets no errors
             again = command_line(["diagnose", "trace", *args])
             raise UsageError(f"{one_line(name)} is a script: record it with {again}.")
-        if name in self.gone and not ctx.resilient_parsing:
-            raise UsageError(f"diagnose {name} is gone: use {self.gone[name]}.")
-        if (former := self.former.get(name)) is not None:
-            args = former.typed(args[1:])
-            if former.now and not ctx.resilient_parsing:
-                click.echo(f"diagnose: {name} is deprecated: use {former.now}", err=True)
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, [self.aliases.get(name, name), *args[1:]])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,8 +12,8 @@ from diagnose.cli.output import Request, answer, prepare
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.model.files import check_distinct, check_file, check_folder, printable, write_bytes
 from diagnose.model.limits import EXPORTS
-from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
-from diagnose.pipeline.rank_results import Cache, default_cache
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs, reading
+from diagnose.pipeline.rank_results import NOTHING_KEPT, default_cache
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
@@ -23,36 +21,8 @@ if TYPE_CHECKING:
     from diagnose.model.capture import Capture
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.ranks.profile import JobProfile
-    from diagnose.reports.exports import Table
 
 __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
-
-_SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?"
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
-
-def parse_size(text: str) -> int:
-    """Return a number of bytes: 8G, 512M.
-
-    Raises:
-        UsageError: it is none.
-    """
-    found = re.fullmatch(_SIZE, text.strip())
-    if found is None:
-        raise UsageError(f"Invalid size '{printable(text)}': use 512M or 8G.")
-    return int(float(found[1]) * 2 ** _UNITS[found[2].upper()])
-
-
-def workers_of(num: int | None, max_memory: str | None, cluster: str, *, no_cache: bool) -> Workers:
-    """Return who reads the ranks, after checking it.
-
-    Raises:
-        UsageError: the options contradict each other.
-    """
-    max_bytes = None if max_memory is None else parse_size(max_memory)
-    workers = Workers(num, max_bytes, cluster, Cache() if no_cache else default_cache())
-    workers.check()
-    return workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +30,6 @@ class JobRequest(Request):
     """Where a diagnosis of ranks goes, and who makes it."""
 
     workers: int | None = None
-    max_memory: str | None = None
-    cluster: str = ""
     keep: str | None = None
     no_cache: bool = False
     exports: tuple[str, ...] = ()  # KIND=FILE
@@ -75,9 +43,11 @@ class SummaryRequest:
     force: bool = False
     quiet: bool = False
     workers: int | None = None
-    max_memory: str | None = None
-    cluster: str = ""
     no_cache: bool = False
+
+
+def _workers(request: JobRequest | SummaryRequest) -> Workers:
+    return Workers(request.workers, NOTHING_KEPT if request.no_cache else default_cache())
 
 
 def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
@@ -91,10 +61,9 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     others = {"--keep": request.keep, "--html": request.html, "--output": request.output}
     exports = _planned(request.exports, others, paths, force=request.force)
     keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
-    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     diagnosis = analyze_inputs(
         paths,
-        workers=workers,
+        workers=_workers(request),
         progress=request.progress,
         draw=bool(exports) or _draws(request, files),
         keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
@@ -121,9 +90,8 @@ def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
     """
     path = _kept("--partial", request.output, None, paths, force=request.force)
     assert path is not None
-    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     progress = Progress(quiet=request.quiet)
-    profile = profile_inputs(paths, workers=workers, progress=progress)
+    profile = profile_inputs(paths, workers=_workers(request), progress=progress)
     _write(path, profile, progress, force=request.force)
     for sentence in profile.missing:
         progress.report(sentence)
@@ -140,13 +108,12 @@ def merge_and_answer(paths: Sequence[str], request: JobRequest) -> None:
 
     files = prepare(request, inputs=paths)
     keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
-    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
-    with request.progress.phase(f"merging {', '.join(paths[:3])}{' …' if len(paths) > 3 else ''}"):
+    with request.progress.phase(reading(paths, "merging")):
         profile = read_summaries(list_summaries(paths))
     if keep is not None:
         _write(keep, profile, request.progress, force=request.force)
-    draw = _draws(request, files)
-    answer(answer_from_summaries(profile, workers=workers, progress=request.progress, draw=draw), request, files)
+    found = answer_from_summaries(profile, workers=_workers(request), draw=_draws(request, files))
+    answer(found, request, files)
 
 
 def _draws(request: JobRequest, files: Sequence[Path]) -> bool:
@@ -158,10 +125,11 @@ def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequen
     """Return the file of summaries to write, if any, after checking that it can be."""
     if name is None:
         return None
-    from diagnose.pipeline.exchange import check_keep
+    from diagnose.pipeline.exchange import SUFFIX
 
     path = Path(name)
-    check_keep(path)
+    if path.suffix != SUFFIX:
+        raise UsageError(f"Invalid name '{printable(path)}': it must end in {SUFFIX}.")
     check_distinct({option: name, "--output": output_name}, inputs)
     check_file(path, force=force)
     return path
@@ -209,12 +177,8 @@ def _check(kind: str, file: str, *, force: bool) -> None:
             raise missing_extra("Figures are made by plotly", "plots")
         check_folder(Path(file), force=force)
         return
-    suffix = Path(file).suffix.lower()
-    if kind in ("findings", "kernels"):
-        if suffix not in (".csv", ".parquet"):
-            raise UsageError(f"Invalid --export {kind} '{printable(file)}': the name must end in .csv or .parquet.")
-        if suffix == ".parquet" and find_spec("pyarrow") is None:
-            raise missing_extra(f"{printable(file)} is to be a Parquet file", "parquet")
+    if kind in ("findings", "kernels") and Path(file).suffix.lower() != ".csv":
+        raise UsageError(f"Invalid --export {kind} '{printable(file)}': the name must end in .csv.")
     check_file(Path(file), force=force)
 
 
@@ -231,13 +195,13 @@ def _write_exports(
     from diagnose.reports import exports
 
     picture = whole_window(captures[shown_rank(captures)])
-    makers: dict[str, Callable[[Path], bytes]] = {
-        "perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
-        "speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
-        "collapsed": lambda _path: exports.collapsed(picture).encode(),
-        "findings": lambda path: _table(path, exports.findings_table(diagnosis)),
-        "kernels": lambda path: _table(path, exports.kernels_table(diagnosis, picture)),
-        "markdown": lambda _path: _markdown(diagnosis).encode(),
+    makers: dict[str, Callable[[], str]] = {
+        "perfetto": lambda: exports.perfetto(diagnosis, picture),
+        "speedscope": lambda: exports.speedscope(diagnosis, picture),
+        "collapsed": lambda: exports.collapsed(picture),
+        "findings": lambda: exports.csv_table(exports.findings_table(diagnosis)),
+        "kernels": lambda: exports.csv_table(exports.kernels_table(diagnosis, picture)),
+        "markdown": lambda: _markdown(diagnosis),
     }
     for kind, file in files.items():
         if kind == "figures":
@@ -245,25 +209,12 @@ def _write_exports(
 
             progress.report(f"wrote {', '.join(write_figures(diagnosis, Path(file)))} into {printable(file)}")
         else:
-            write_bytes(file, makers[kind](Path(file)), force=force)
+            write_bytes(file, makers[kind]().encode(), force=force)
             progress.report(f"wrote {printable(file)}")
     if picture.num_spans_left_out:
         progress.report(
             f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
         )
-
-
-def _table(path: Path, table: Table) -> bytes:
-    if path.suffix.lower() == ".csv":
-        from diagnose.reports.exports import csv_table
-
-        return csv_table(table).encode()
-    import pyarrow
-    from pyarrow import parquet
-
-    packed = io.BytesIO()
-    parquet.write_table(pyarrow.table(dict(table)), packed)
-    return packed.getvalue()
 
 
 def _markdown(diagnosis: Diagnosis) -> str:

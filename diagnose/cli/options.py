@@ -120,14 +120,6 @@ def worker_options(command: _Decorated) -> _Decorated:
                 metavar="N",
                 help="Read ranks in N processes.  [default: as many as cores, if there is enough to read]",
             ),
-            option("--max-memory", group=RANKS, metavar="SIZE", help="Hold at most SIZE in all processes: 8G."),
-            option(
-                "--cluster",
-                group=RANKS,
-                default="",
-                metavar="ADDRESS",
-                help="Read ranks on a Dask cluster: tcp://HOST:PORT, file:SCHEDULER.json, or slurm in an allocation.",
-            ),
             option("--no-cache", group=RANKS, is_flag=True, help="Neither use nor keep earlier results."),
         ],
     )
@@ -135,7 +127,7 @@ def worker_options(command: _Decorated) -> _Decorated:
 
 def keep_option(command: _Decorated) -> _Decorated:
     """Give a command that compares ranks ``--keep``."""
-    text = "Write the summaries of all ranks to FILE: .parquet or .ranks."
+    text = "Write the summaries of all ranks to FILE: .ranks."
     return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
 
 

@@ -174,7 +174,9 @@ def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, dr
     Raises:
         InputError: nothing can be read from a path.
     """
-    with progress.phase("reading " + ", ".join(str(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")):
+    from diagnose.pipeline.job import reading
+
+    with progress.phase(reading(paths)):
         from diagnose.trace_reader import open_captures
 
         captures = open_captures(paths)

@@ -40,7 +40,7 @@ TABLE = "[tool.diagnose"  # a file without it is not parsed
 PROJECT_MAY_SET = {
     *("steps", "skip", "step-on", "max-seconds", "max-mb", "quick", "keep-going", "copy", "ranks"),
     *("apply", "budget", "runs", "tolerance", "name", "every", "slow", "windows", "window-mb"),
-    *("workers", "max-memory", "no-cache"),
+    *("workers", "no-cache"),
     *("select", "ignore", "lang", "verbose"),
 }
 
@@ -75,8 +75,7 @@ def defaults_of(cli: Group, folder: Path) -> dict[str, dict[str, Any]]:
                         if any(parameter.name == key for parameter in command.params):
                             found.setdefault(name, {})[key] = table[key]
                 for name in table.keys() - SHARED:
-                    now = cli.former[name].words[0] if name in cli.former else name
-                    found.setdefault(now, {}).update(_of_command(cli, now, table[name], file))
+                    found.setdefault(name, {}).update(_of_command(cli, name, table[name], file))
                 return found
     return {}
 

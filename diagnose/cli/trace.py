@@ -149,7 +149,7 @@ def _diagnosed(
             found = (
                 analyze_inputs([folder], workers=Workers(), progress=Progress(quiet=True), draw=True)
                 if left
-                else answer_from_received(received, progress=progress)
+                else answer_from_received(received)
             )
     return replace(found, trust=(*found.trust, *map(Note, notes)))
 

@@ -33,7 +33,6 @@ class WatchRequest:
     signal: str = "SIGUSR2"
     dataflow: bool = True
     prometheus: str = ""
-    otlp: str = ""
     folder: str = "diagnose-runs"
     quiet: bool = False
 
@@ -54,7 +53,6 @@ def watch_and_answer(request: WatchRequest) -> int:
         OutputError: the run's folder cannot be made.
     """
     from diagnose.monitor.long_run import watch_script
-    from diagnose.monitor.metrics import MetricsOptions
     from diagnose.monitor.watch_options import WatchOptions
     from diagnose.monitor.windows import WindowLimits
 
@@ -67,7 +65,7 @@ def watch_and_answer(request: WatchRequest) -> int:
         signal=request.signal,
         dataflow=request.dataflow,
         limits=WindowLimits(count=request.windows, total_mb=request.max_mb),
-        metrics=MetricsOptions(prometheus=request.prometheus, otlp=request.otlp),
+        prometheus=request.prometheus,
     )
     progress = Progress(quiet=request.quiet)
     code, watch = watch_script([request.script, *request.args], options, module=request.module, report=progress.report)

@@ -27,7 +27,7 @@ from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
-from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
+from diagnose.monitor.metrics import Metrics, Point, address_of, points
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
 from diagnose.monitor.step_rows import Block, Row
@@ -159,9 +159,10 @@ class Watch:
         self._random = random.Random(0)  # gaps of one length would meet each epoch at the same step
         self._signal = SignalRequest(options.signal, self.record)
         self.folder: RunFolder | None = None
-        self._exporters: list[Exporter] = []
+        self._metrics: Metrics | None = None
         if not self.passive:
-            self._exporters = begin_metrics(options.metrics, self._points, run=options.name)
+            if options.prometheus:
+                self._metrics = Metrics(address_of(options.prometheus), self._points, run=options.name)
             self.folder = self._run = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
@@ -177,7 +178,7 @@ class Watch:
     ) -> None:
         self.close("finished" if kind is None else kind.__name__)
 
-    def _points(self) -> list[Point]:  # on a thread of an exporter's
+    def _points(self) -> list[Point]:  # on a thread of the server's
         return points(self.rows[-1] if self.rows else None, self.num_steps, sum(bool(w.folder) for w in self._windows))
 
     def install(self) -> None:
@@ -210,8 +211,8 @@ class Watch:
         self._signal.give_back()
         self._guarded(self._finish)
         self._readings.stop()
-        for exporter in self._exporters:
-            self._guarded(exporter.close)
+        if self._metrics is not None:
+            self._guarded(self._metrics.close)
         for analysis in self._analyses:
             analysis.wait(self._report)
         self._announce_diagnoses()

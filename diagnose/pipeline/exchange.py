@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import glob
-import io
-import json
 import math
 import os
 import statistics
@@ -13,15 +11,14 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from diagnose.errors import InputError, UsageError, missing_extra
+from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import printable, replace_private, write_bytes
+from diagnose.model.files import replace_private, write_bytes
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import (
@@ -40,16 +37,13 @@ from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored, is_url, list_folder, matching_urls
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from diagnose.tables.program import Program
 
 __all__ = [
     "FORMAT",
-    "SUFFIXES",
+    "SUFFIX",
     "Messages",
     "Received",
-    "check_keep",
     "examination_of",
     "gather",
     "list_summaries",
@@ -63,14 +57,11 @@ __all__ = [
 
 # Summaries of ranks in files: what ``diagnose analyze --partial`` and ``--keep`` write, and ``--merge`` reads.
 #
-# ``.ranks`` is a list of packed profiles, for job arrays; ``.parquet`` is a table with a row for each rank, for
-# whoever wants to query it, whose last column holds the same packed profile. Both can be merged in any order and
-# grouping.
+# They are lists of packed profiles, which can be merged in any order and grouping.
 
-SUFFIXES = (".ranks", ".parquet")
+SUFFIX = ".ranks"
 MAX_SUMMARIES_BYTES = 2 << 30  # 200,000 ranks
 FORMAT = "diagnose ranks 1"
-_MISSING = b"diagnose.missing"  # the table's metadata: inputs that gave no summary
 _REMEDY = "Make it again with diagnose analyze --partial."
 
 
@@ -83,31 +74,14 @@ class _File(msgspec.Struct):
     examined: list[tuple[int, str, bytes]] = []
 
 
-def check_keep(path: Path) -> None:
-    """Check that summaries can be written under a name.
-
-    Raises:
-        UsageError: its suffix names no format.
-        InputError: the package that writes it is not installed.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"Invalid name '{printable(path)}': it must end in {' or '.join(SUFFIXES)}.")
-    if path.suffix == ".parquet":
-        _pyarrow(printable(path))
-
-
 def write_summaries(path: Path, job: JobProfile, *, force: bool) -> None:
-    """Write the summaries of a job's ranks, in the format that the suffix names.
+    """Write the summaries of a job's ranks.
 
     Raises:
         OutputError: the file exists already and ``force`` is off, or it cannot be written.
     """
-    if path.suffix == ".parquet":
-        data = _parquet(job, printable(path))
-    else:
-        ranks = [profile.to_bytes() for profile in job.ranks]
-        data = msgspec.msgpack.encode(_File(FORMAT, ranks, list(job.missing)))
-    write_bytes(path, data, force=force)
+    ranks = [profile.to_bytes() for profile in job.ranks]
+    write_bytes(path, msgspec.msgpack.encode(_File(FORMAT, ranks, list(job.missing))), force=force)
 
 
 def list_summaries(paths: Sequence[str]) -> list[str]:
@@ -118,7 +92,7 @@ def list_summaries(paths: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for path in paths:
-        if path.endswith(SUFFIXES) and not glob.has_magic(path):
+        if path.endswith(SUFFIX) and not glob.has_magic(path):
             found.append(path)
         elif is_url(path):
             folder = path.rstrip("/")
@@ -132,10 +106,9 @@ def list_summaries(paths: Sequence[str]) -> list[str]:
 
 
 def _some(path: str, names: Sequence[str]) -> list[str]:
-    found = sorted(name for name in names if name.endswith(SUFFIXES))
+    found = sorted(name for name in names if name.endswith(SUFFIX))
     if not found:
-        kinds = ", ".join(SUFFIXES)
-        raise InputError(f"{path} holds no summaries ({kinds}). Make them with diagnose analyze --partial.")
+        raise InputError(f"{path} holds no summaries ({SUFFIX}). Make them with diagnose analyze --partial.")
     return found
 
 
@@ -148,13 +121,8 @@ def read_summaries(paths: Sequence[str]) -> JobProfile:
     job, faults = JobProfile(), []
     for path in paths:
         try:
-            if path.endswith(".parquet"):
-                packed, missing = _of_parquet(_content(path), path)
-            else:
-                found = _decoded(path, _content(path), _REMEDY)
-                packed, missing = found.ranks, found.missing
-            read = JobProfile.of(map(RankProfile.from_bytes, packed), missing)
-            job = job.merge(read)
+            found = _decoded(path, _content(path), _REMEDY)
+            job = job.merge(JobProfile.of(map(RankProfile.from_bytes, found.ranks), found.missing))
         except InputError as error:
             faults.append(str(error))
     if not job.ranks and faults:
@@ -182,89 +150,6 @@ def _content(path: str) -> bytes:
         if source.fault:
             raise InputError(f"{path} cannot be read: {source.fault}. {_REMEDY}")
     return bytes(data)
-
-
-def _pyarrow(name: str) -> None:
-    try:
-        import_module("pyarrow")
-    except ImportError:
-        raise missing_extra(f"{name} is a Parquet file", "parquet") from None
-
-
-def _parquet(job: JobProfile, name: str) -> bytes:
-    _pyarrow(name)
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [_row(profile) for profile in job.ranks]
-    table = pyarrow.Table.from_pylist(rows, schema=_schema()) if rows else _schema().empty_table()
-    table = table.replace_schema_metadata({_MISSING: json.dumps(job.missing).encode()})
-    buffer = io.BytesIO()
-    parquet.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-def _schema() -> pyarrow.Schema:
-    import pyarrow
-
-    number, text = pyarrow.float64(), pyarrow.string()
-    return pyarrow.schema(
-        {
-            "rank": pyarrow.int64(),
-            "world_size": pyarrow.int64(),
-            "path": text,
-            "run_id": text,
-            "host": text,
-            "verdict": text,
-            "num_steps": pyarrow.int64(),
-            "step_ms": number,
-            "compute_share": number,
-            "exposed_communication_share": number,
-            "exposed_copy_share": number,
-            "idle_share": number,
-            "idle_by_cause": pyarrow.map_(text, number),
-            "num_collectives": pyarrow.int64(),
-            "clock_mhz": number,
-            "notes": pyarrow.list_(text),
-            "profile": pyarrow.binary(),
-        }.items()
-    )
-
-
-def _row(p: RankProfile) -> dict[str, object]:
-    part = p.partition
-    return {
-        "rank": p.rank,
-        "world_size": p.world_size,
-        "path": p.path.encode("utf-8", "backslashreplace").decode(),
-        "run_id": p.run_id,
-        "host": p.host,
-        "verdict": p.verdict,
-        "num_steps": p.num_steps,
-        "step_ms": p.step_ns / 1e6,
-        "compute_share": part and part.compute,
-        "exposed_communication_share": part and part.exposed_communication,
-        "exposed_copy_share": part and part.exposed_copy,
-        "idle_share": part and part.idle,
-        "idle_by_cause": list(p.idle_by_cause.items()),
-        "num_collectives": len(p.collectives),
-        "clock_mhz": p.clock_mhz or None,
-        "notes": list(p.notes),
-        "profile": p.to_bytes(),
-    }
-
-
-def _of_parquet(data: bytes, path: str) -> tuple[list[bytes], list[str]]:
-    _pyarrow(path)
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(io.BytesIO(data), columns=["profile"])
-        missing = json.loads((table.schema.metadata or {}).get(_MISSING, b"[]"))
-        return table["profile"].to_pylist(), [str(sentence) for sentence in missing]
-    except (pyarrow.ArrowException, ValueError, TypeError, OSError):
-        raise InputError(f"{path} is damaged, or no table that --keep wrote. {_REMEDY}") from None
 
 
 # Ranks that see no disk of each other: each sends its summary to one of them, which compares and answers.

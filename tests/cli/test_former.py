@@ -1,6 +1,5 @@
-"""Names of before, other names, and what stands where a command belongs."""
+"""Other names, and what stands where a command belongs."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from click.shell_completion import BashComplete
 
 from diagnose.cli.commands import cli
 from diagnose.cli.main import run
-from diagnose.cli.settings import defaults_of
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 ONE, RANKS = str(TRACES / "healthy-planted"), str(TRACES / "barrier_every_step-planted")
@@ -26,46 +24,6 @@ def answer(monkeypatch, tmp_path, capsys):
     return call
 
 
-def note(name, now):
-    return f"diagnose: {name} is deprecated: use {now}\n"
-
-
-def test_summarize_and_reduce_write_and_read_summaries(answer):
-    assert answer("summarize", "-q", RANKS, "-o", "a.ranks").err == note("summarize", "analyze --partial FILE")
-    assert answer("analyze", "-q", RANKS, "--partial", "b.ranks") == ("", "")
-    assert Path("a.ranks").read_bytes() == Path("b.ranks").read_bytes()
-    shown = answer("reduce", "-q", "--json", "a.ranks")
-    assert shown.err == note("reduce", "analyze --merge")
-    assert shown.out == answer("analyze", "--merge", "-q", "--json", "b.ranks").out
-    assert len(json.loads(shown.out)["ranks"]) == 2
-
-
-def test_history_lists_watched_runs(answer):
-    run_folder = Path("diagnose-runs") / "resnet" / "2026-01-31T09-15-00-4711"
-    run_folder.mkdir(parents=True)
-    (run_folder / "run.json").write_text(json.dumps({"name": "resnet", "started_at": "2026-01-31T09:15:00", "pid": 1}))
-    (run_folder / "rows.jsonl").write_text("")
-    assert answer("history") == ("resnet\n", note("history", "watch --list"))
-    listed = answer("watch", "--list", "resnet", "--json").out
-    assert answer("history", "resnet", "--json") == (listed, note("history", "watch --list"))
-    assert json.loads(listed)["name"] == "resnet"
-
-
-def test_export_writes_the_forms_of_other_tools(answer):
-    shown = answer("export", "-q", ONE, "--markdown", "a.md", "--kernels", "a.csv", "--tensorboard", "log")
-    now = answer("analyze", "-q", ONE, "--export", "markdown=b.md", "--export", "kernels=b.csv")
-    assert shown == (now.out, note("export", "analyze --export KIND=FILE"))
-    assert Path("a.md").read_text() == Path("b.md").read_text()
-    assert Path("a.csv").read_text() == Path("b.csv").read_text()
-    assert len(list(Path("log").iterdir())) == 2
-
-
-def test_former_names_are_in_no_list_and_their_tables_still_count(answer, tmp_path):
-    assert not {"summarize", "reduce", "history", "export"} & set(answer("--help-all").out.split())
-    (tmp_path / "pyproject.toml").write_text("[tool.diagnose.reduce]\nworkers = 3\n")
-    assert defaults_of(cli, tmp_path) == {"analyze": {"workers": 3}}
-
-
 @pytest.mark.parametrize("name", ["profile", "run", "record"])
 def test_trace_has_other_names(name, monkeypatch, tmp_path, capsys):
     seen = []
@@ -80,12 +38,6 @@ def test_a_script_in_the_place_of_a_command_is_answered_with_one_sentence(capsys
     assert run(["my train.py", "--lr", "1"]) == 2
     told = "diagnose: error: my train.py is a script: record it with diagnose trace 'my train.py' --lr 1.\n"
     assert capsys.readouterr() == ("", told)
-
-
-@pytest.mark.parametrize(("name", "now"), [("monitor", "nvidia-smi dmon or nvitop"), ("serve", "the HTML reports")])
-def test_a_command_that_is_gone_names_what_does_its_work(name, now, capsys):
-    assert run([name, "--seconds", "1"]) == 2
-    assert capsys.readouterr().err.startswith(f"diagnose: error: diagnose {name} is gone: use {now}")
 
 
 @pytest.mark.parametrize(
@@ -118,9 +70,7 @@ def test_list_behind_the_script_is_the_script_s(monkeypatch, tmp_path):
     assert seen == [("--list", "--json")]
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"), [("train.py --", ""), ("monitor --", ""), ("profile --ste", "--steps")]
-)
+@pytest.mark.parametrize(("words", "completed"), [("train.py --", ""), ("profile --ste", "--steps")])
 def test_a_shell_that_completes_gets_options_and_no_errors(words, completed, monkeypatch, capsys):
     monkeypatch.setenv("COMP_WORDS", f"diagnose {words}")
     monkeypatch.setenv("COMP_CWORD", "2")

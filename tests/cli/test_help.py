@@ -11,7 +11,7 @@ from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
 WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
-INTEGRATED = ["completion", "mcp"]
+INTEGRATED = ["mcp"]
 ORDER = WORK + INTEGRATED
 MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
@@ -107,45 +107,6 @@ def test_an_option_means_the_same_everywhere():
             text = text.split(": .")[0]  # which formats a command has
             meanings.setdefault(max(option.opts, key=len), set()).add((spelled, text))
     assert {flag: found for flag, found in meanings.items() if len(found) > 1} == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "args", "kept", "before", "now"),
-    [
-        ("what-if", ("x",), "loader_workers", ("--workers", "4"), "--loader-workers"),
-        ("prove", ("x.py",), "keep_runs", ("--keep", "runs"), "--keep-runs"),
-    ],
-)
-def test_an_earlier_name_of_an_option_works_hidden_with_a_line(name, args, kept, before, now, page, capsys):
-    asked = {}
-
-    def seen(*options):
-        command = cli.commands[name]
-        ctx = command.make_context(name, [*options, *args], auto_envvar_prefix="DIAGNOSE_X", default_map=asked)
-        return ctx.params[kept], capsys.readouterr().err
-
-    line = f"diagnose: {before[0]} is deprecated: use {now}\n"
-    value = seen(now, before[1])[0]
-    assert str(value) == before[1]
-    assert seen(now, before[1]) == (value, "")
-    assert seen(*before) == (value, line)
-    assert seen(*before, now, "7") == (type(value)(7), line)
-    assert seen() == (None, "")
-    asked |= {before[0].removeprefix("--"): before[1]}
-    assert seen() == (value, line)  # set in pyproject.toml
-    assert not re.search(rf"{before[0]}\b(?!-)", page([name], 80))
-
-
-def test_a_flag_that_asks_for_the_default_works_hidden_with_a_line(page, capsys, tmp_path):
-    prove = cli.commands["prove"]
-    line = "diagnose: --auto is deprecated: leave it out; without --apply every change is tried"
-    prove.make_context("prove", ["--auto", "x.py"])
-    assert capsys.readouterr().err.startswith(line)
-    prove.make_context("prove", ["x.py"])
-    assert capsys.readouterr().err == ""
-    assert "--auto" not in page(["prove"], 80)
-    assert run(["prove", "--auto", "--apply", "autocast", str(tmp_path / "x.py")]) == 2
-    assert "--auto and --apply exclude each other" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
