@@ -27,8 +27,6 @@ from diagnose.cli.help import (
 from diagnose.errors import UsageError, missing_extra
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
-__all__ = ["cli"]
-
 RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
 COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
 HELP_ALL = "Show the help of all commands with all options, and exit."

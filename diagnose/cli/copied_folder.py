@@ -25,8 +25,6 @@ from diagnose.trials.guard import can_restrict
 from diagnose.trials.run_folder import VARIABLE, remove_leftovers, run_folder
 from diagnose.trials.workplace import WorkingCopy, name_originals
 
-__all__ = ["CopiedFolder", "copied_folder", "warn_of_checkpoints"]
-
 CHECKPOINTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".bin"})
 INFO = "capture.json"
 MAX_CHECKED_NAMES = 5_000  # names: a folder of data must not delay the run

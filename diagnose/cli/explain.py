@@ -21,17 +21,6 @@ from diagnose.text.plain_text import MAX_WIDTH, one_line
 if TYPE_CHECKING:
     from diagnose.analyzers.common.advice import Advice
 
-__all__ = [
-    "ChangePage",
-    "ExplainRequest",
-    "RulePage",
-    "advice_title",
-    "change_page",
-    "explain_and_answer",
-    "rule_pages",
-    "titles",
-]
-
 SIMILAR_ID = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",

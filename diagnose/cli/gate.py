@@ -23,8 +23,6 @@ from diagnose.reports.language import ENGLISH, current, translated
 from diagnose.text.plain_text import columns
 from diagnose.text.progress import Progress
 
-__all__ = ["CompareRequest", "GateRequest", "compare_and_answer", "gate_and_answer"]
-
 DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly anything can be decided
 
 

@@ -17,21 +17,6 @@ from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
-__all__ = [
-    "ALL",
-    "COMMANDS",
-    "INTEGRATIONS",
-    "RARE",
-    "Command",
-    "Decorator",
-    "Group",
-    "Option",
-    "ScriptCommand",
-    "option",
-    "shared_names",
-    "show_all_help",
-]
-
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 GENERAL = "General"  # the group of --help and --version

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.ranks.profile import JobProfile
 
-__all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobRequest(Request):

@@ -32,8 +32,6 @@ from diagnose.model.files import printable
 from diagnose.text.plain_text import MAX_LINE, one_line
 from diagnose.trials.limits import limits_of
 
-__all__ = ["serve"]
-
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
 MAX_RUNNING = 2  # commands at a time: each reads a trace, and a large one takes all cores for itself

@@ -16,8 +16,6 @@ from diagnose.model.files import printable
 from diagnose.reports.json import schema as schema_of_diagnosis
 from diagnose.text.plain_text import one_line
 
-__all__ = ["TOOLS", "Arguments", "Prove", "Roots", "Tool", "checked"]
-
 Locate: TypeAlias = Callable[[str], str]  # from a path as it was given to one that may be read
 
 Recording = Annotated[

@@ -11,20 +11,6 @@ import click
 from diagnose.cli.help import Decorator, Option, option
 from diagnose.model.limits import LANGUAGES, STEP_SOURCES
 
-__all__ = [
-    "dataflow_option",
-    "keep_option",
-    "lang_option",
-    "module_option",
-    "one_thread",
-    "page_options",
-    "report_options",
-    "result_options",
-    "rule_options",
-    "step_on_option",
-    "worker_options",
-]
-
 OUTPUT, RANKS, RULES = "Output", "Ranks", "Rules"
 JSON = "Print JSON instead of text."
 

@@ -20,11 +20,6 @@ from diagnose.text.progress import Progress
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis, Prescription
 
-__all__ = [
-    "Request", "ResultRequest", "analyze_with_progress", "answer", "answer_text", "check_rules", "chosen", "is_page",
-    "plan_text", "prepare", "print_result", "with_diff_files",
-]  # fmt: skip
-
 FORMATS = (".html", ".json", ".txt")
 CLOSED = "Standard output is closed, so the result has no place to go; leave it open, or use --output FILE."
 READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault

@@ -21,8 +21,6 @@ from diagnose.text.progress import Progress
 if TYPE_CHECKING:
     from diagnose.pipeline.exchange import Received
 
-__all__ = ["Exchange", "chosen_ranks", "named_after", "wait_for_others"]
-
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
 STAMP = "%Y%m%d-%H%M%S"
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)

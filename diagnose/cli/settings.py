@@ -29,8 +29,6 @@ from diagnose.errors import UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import one_line
 
-__all__ = ["ENVIRONMENT_PREFIX", "defaults_of"]
-
 ENVIRONMENT_PREFIX = "DIAGNOSE"
 PROJECT = "pyproject.toml"
 LANG = "lang"  # set for all commands at once; those without it ignore it

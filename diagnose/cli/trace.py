@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from diagnose.cli.copied_folder import CopiedFolder
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["TraceRequest", "trace_and_answer"]
-
 ANALYSIS = ("diagnose.trace_reader", "diagnose.pipeline.run", "diagnose.reports.text", "diagnose.reports.html")
 CLOCK_GRAIN_S = 2.0  # file systems that keep whole seconds, and clocks of file servers
 

@@ -14,8 +14,6 @@ from diagnose.model.files import printable
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
-__all__ = ["HistoryRequest", "WatchRequest", "history_and_answer", "watch_and_answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:

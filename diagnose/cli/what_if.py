@@ -13,8 +13,6 @@ from diagnose.text.plain_text import columns
 if TYPE_CHECKING:
     from diagnose.pipeline.what_if import WhatIfResult
 
-__all__ = ["WhatIfOptions", "predict_and_answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class WhatIfOptions(ResultRequest):

@@ -16,8 +16,6 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.statistics import RunShift, run_shift, runs_needed, speed_up
 from diagnose.reports.format import growth, percent
 
-__all__ = ["DEFAULT_TOLERANCE", "Change", "Comparison", "Evaluation", "Outcome", "compare", "evaluate", "no_evaluation"]
-
 # Whether one set of runs is slower than another, by how much equal runs differ, or why that cannot be decided.
 
 Outcome: TypeAlias = Literal["slower", "faster", "same", "undecided", "not comparable"]

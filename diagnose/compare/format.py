@@ -13,8 +13,6 @@ from diagnose.reports.text_charts import padded
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
-__all__ = ["as_json", "as_text", "factor", "sentence", "step_times", "what_changed"]
-
 MAX_TABLE_LINES = 8  # of each list
 NAME_WIDTH = 44  # letters of a kernel's name, where there is room
 NUMBERS_WIDTH = 31  # of a line of a table: both times, the difference, and the spaces

@@ -16,8 +16,6 @@ from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Where
 from diagnose.text.numbers import duration
 
-__all__ = ["EXIT_CODES", "GateResult", "GateVerdict", "evaluate_gate", "junit", "parse_tolerance", "sarif"]
-
 GateVerdict: TypeAlias = Literal["passed", "failed", "undecided", "not comparable"]
 
 EXIT_CODES: dict[GateVerdict, int] = {"passed": 0, "undecided": 0, "failed": 3, "not comparable": 7}

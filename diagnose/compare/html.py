@@ -15,8 +15,6 @@ from diagnose.reports.html import render_page
 from diagnose.reports.language import tr, translated
 from diagnose.reports.rule_labels import PARTS, TABULAR
 
-__all__ = ["as_html"]
-
 MAX_CHANGES = 40  # of a table
 MIN_BAR_SHARE = 0.005  # of the step: a smaller part of a bar is not seen
 _PILLS = {

@@ -15,8 +15,6 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.text.commands import command_words
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["Difference", "Setup", "differences", "setup_of"]
-
 MAX_SHOWN_CHARS = 60  # characters of a value
 SCRIPT = "script"
 

@@ -28,11 +28,6 @@ from diagnose.tables.stages import begin
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
-__all__ = [
-    "KernelUse", "Measure", "RunTimes", "Side", "baseline_text", "join_sides", "measure_of", "open_side", "read_runs",
-    "side_of",
-]  # fmt: skip
-
 # The step times of one run, as a comparison uses them.
 
 MIN_MEAN_STEPS = 3  # whose mean stands for a run

@@ -15,12 +15,6 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints
 from diagnose.model.locations import Where
 
-__all__ = [
-    "BUSY", "CodeTime", "CodeTimes", "DeviceShare", "Flame", "FlowNode", "FlowPicture", "Frame", "Gap", "HostOperator",
-    "KeptByLine", "KernelTime", "LeftByLine", "Mark", "Memory", "MemoryByLine", "Picture", "Readings", "Roofline",
-    "RooflinePoint", "Span", "SpanTable", "StepParts",
-]  # fmt: skip
-
 # What a step holds in memory by the line of the script that made it: for its backward pass, and for later steps.
 
 

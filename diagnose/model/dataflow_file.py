@@ -15,8 +15,6 @@ from diagnose.errors import InputError
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
 from diagnose.model.records import MAX_INT, Count, decode
 
-__all__ = ["DATAFLOW_SCHEMA", "dataflow_from_json", "dataflow_rows"]
-
 DATAFLOW_SCHEMA = 1
 DECIMALS = 6  # of shares
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ids, Ints, read_only
 
-__all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
-
 _STEP_MARK = "ProfilerStep#"
 _MAX_STEP_DIGITS = 18  # such a number fits into int64
 

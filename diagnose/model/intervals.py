@@ -15,11 +15,6 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 
-__all__ = [
-    "EMPTY", "Intervals", "among", "contains", "covered", "distinct", "grouped", "intersect", "longer_than",
-    "overlaps", "quantiles", "rows_of_each", "span", "subtract", "total", "union",
-]  # fmt: skip
-
 AnyInt = TypeVar("AnyInt", bound=np.integer[Any])
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from diagnose.errors import UsageError
 
-__all__ = ["JOB_VARIABLES", "RECEIVED_FILE", "Launched", "cores_of_rank", "launched", "usable_cores"]
-
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the cores that the process can keep busy at once, at least 1; a quota of 2.5 cores counts as 2.

@@ -5,27 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-__all__ = [
-    "ENGLISH",
-    "EXPORTS",
-    "HOW_TRIED",
-    "LANGUAGES",
-    "MAJORITY",
-    "MAX_LOSSES",
-    "MAX_READY_SHARE",
-    "MAX_TIMES",
-    "MIN_GAIN_SHARE",
-    "MIN_REGIONS",
-    "OVERLAPPED",
-    "REDUCED",
-    "STEP_SOURCES",
-    "USABLE_SHARE",
-    "Doubt",
-    "StepOn",
-    "TrialMethod",
-]  # fmt: skip
-
-
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: Final[tuple[StepOn, ...]] = ("auto", "optimizer", "dataloader", "forward", "marker")
 

@@ -10,9 +10,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-__all__ = ["FRAME", "INSTALLED", "RANDOM_DRAW", "Example", "Where", "is_installed", "is_own_file", "is_user_file"]
-
-
 RANDOM_DRAW = re.compile(
     r"\b(?:np|numpy|torch)\.random\.|(?<![\w.])(?:random|rng|self\.rng|self\.random)\.\w+\(|\bdefault_rng\("
     r"|\btorch\.(?:rand|randn|randint|randperm|bernoulli|normal|multinomial|poisson)(?:_like)?\("

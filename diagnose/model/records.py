@@ -17,14 +17,6 @@ from msgspec import Meta
 from diagnose.errors import InputError
 from diagnose.text.plain_text import middle
 
-__all__ = [
-    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "DequeRecord",
-    "ExpressionRecord", "FileName", "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord",
-    "Milliseconds", "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode",
-    "fitting",
-]  # fmt: skip
-
-
 _T = TypeVar("_T")
 _ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
 _WHERE = r"(?s) - at (?:`key` in )?`\$\.?(?P<field>.*)`$"

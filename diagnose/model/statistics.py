@@ -24,12 +24,6 @@ from diagnose.model.intervals import quantiles
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial
 
-__all__ = [
-    "RunShift", "SpeedUp", "is_even", "leaning", "mean_error", "mean_step", "middle_step",
-    "noise_of", "period_of", "run_shift", "runs_needed", "shows_no_difference", "speed_up", "sum_factor",
-    "whole_periods",
-]  # fmt: skip
-
 # What a step of a run costs on average, where some steps recur that take longer: logging, validation, a checkpoint.
 #
 # A median has no part of a cost that falls on every tenth step. A mean has, if it is taken over whole periods: over 25

@@ -38,8 +38,6 @@ from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
 from diagnose.tables.op_launches import MatchedStep
 
-__all__ = ["PHASE_ORDER", "by_operator", "code_times", "host_operators", "kernels"]
-
 # Python frames by the frames of the same kind around them, and what a step spends in each such path.
 
 MODULE = "nn.Module: "

@@ -18,8 +18,6 @@ from diagnose.tables.op_launches import OperatorInputs
 from diagnose.tables.roofline import PRECISION_NAMES, gpu_spec
 from diagnose.text.kernel_names import shorten
 
-__all__ = ["flop_utilisation", "kernel_families", "kernel_times", "roofline"]
-
 # What the device spends its time on: its kernels, those of one name together, the most expensive first.
 
 MAX_NAMED_KERNELS = 10  # names; the others are one entry

@@ -39,22 +39,6 @@ from diagnose.trace_reader.stored import Stored, is_url, list_folder, matching_u
 if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
-__all__ = [
-    "FORMAT",
-    "SUFFIX",
-    "Messages",
-    "Received",
-    "examination_of",
-    "gather",
-    "list_summaries",
-    "own_files",
-    "read_received",
-    "read_summaries",
-    "take_part",
-    "write_received",
-    "write_summaries",
-]
-
 # Summaries of ranks in files: what ``diagnose analyze --partial`` and ``--keep`` write, and ``--merge`` reads.
 #
 # They are lists of packed profiles, which can be merged in any order and grouping.

@@ -23,8 +23,6 @@ from typing import TypeAlias
 from diagnose.pipeline.rank_results import Outcome, Work, attempt
 from diagnose.trace_reader.inputs import RankFiles
 
-__all__ = ["Processes", "Results"]
-
 Results: TypeAlias = Iterator[tuple[int, Outcome]]
 
 AHEAD = 2  # ranks for each worker that are handed out before it asks: none waits for this process

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
     from diagnose.model.diagnosis import Waterfall
 
-__all__ = [
-    "RankFindings",
-    "analysed",
-    "applied_rules",
-    "build_tables",
-    "costs_more",
-    "explained",
-    "find_in_rank",
-    "noting",
-    "one_compilation",
-    "tables_without_recording",
-    "without_recording",
-    "worth_showing",
-]
-
 SEARCHES: Order = {"attention": written_out_attention, "chains": chains, "memory": memory_of}
 
 

@@ -20,8 +20,6 @@ from diagnose.tables.flow import Flow, shows_values
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Graph
 
-__all__ = ["flow_picture", "flow_pictures", "memory_by_line", "operator_times"]
-
 # What the operators of a data flow take in the timing window, on the host and on the device.
 
 

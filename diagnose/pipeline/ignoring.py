@@ -25,8 +25,6 @@ from diagnose.text.plain_text import one_line
 if TYPE_CHECKING:
     from diagnose.model.rules import RuleMeta
 
-__all__ = ["RuleChoice", "leave_out"]
-
 MAX_SOURCE_BYTES = 4 << 20  # a longer file was not written by hand, and is not searched for comments
 COMMENT = re.compile(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from diagnose.pipeline.executors import Processes
     from diagnose.tables.program import Program
 
-__all__ = ["Workers", "analyze_inputs", "answer_from_received", "answer_from_summaries", "profile_inputs", "reading"]
-
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
 MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
 NUM_EXAMINED = 3  # ranks that an answer needs at most: of so many, each file is read once

@@ -75,8 +75,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "examine_rank", "profile_rank", "verdict"]
-
 _Made = TypeVar("_Made")
 _Other = TypeVar("_Other")
 WITHHELD = "graphs ran whose work is not in the file"

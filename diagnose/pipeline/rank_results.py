@@ -34,22 +34,6 @@ if TYPE_CHECKING:
     from diagnose.model.capture import Capture, CaptureInfo
     from diagnose.tables.program import Program
 
-__all__ = [
-    "NOTHING_KEPT",
-    "Cache",
-    "Outcome",
-    "Work",
-    "attempt",
-    "default_cache",
-    "diagnosis_of",
-    "factor_of_files",
-    "packed_both",
-    "packed_examination",
-    "packed_profile",
-    "unpack_both",
-    "unpack_examination",
-]
-
 MAX_CACHE_BYTES = 256 << 20  # a result with its charts has some hundred kB
 
 

@@ -39,18 +39,6 @@ from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
-__all__ = [
-    "analyze_captures",
-    "analyze_paths",
-    "answer_of",
-    "compare_captures",
-    "from_summary",
-    "parts_of_ranks",
-    "scaled_together",
-    "shown",
-    "shown_rank",
-]
-
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
     """Read trace files or capture folders and analyze them.

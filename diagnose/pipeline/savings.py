@@ -29,17 +29,6 @@ from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_gaps import is_paced_by_workers
 
-__all__ = [
-    "Replayed",
-    "after_prescription",
-    "by_value",
-    "effect_in",
-    "path_of",
-    "replay_savings",
-    "waterfall",
-    "with_rare",
-]
-
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
 MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
 MAX_RELIEVED = 10  # findings, the largest; each costs a replay

@@ -32,8 +32,6 @@ from diagnose.tables.nvml_readings import gpu_rows
 from diagnose.tables.queue import depth_over_time
 from diagnose.tables.steps import find_steps
 
-__all__ = ["flames", "picture", "readings", "whole_window"]
-
 MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 
 

@@ -42,19 +42,6 @@ from diagnose.tables.plain_steps import steady_beside, steps_of_run, unprofiled_
 from diagnose.tables.run_steps import MIN_RATIO, MIN_RUN_STEPS, PLAIN, Variation, usable_steps, variation
 from diagnose.text.numbers import duration, growth, percent
 
-__all__ = [
-    "PROFILER",
-    "as_unrecorded",
-    "estimate_note",
-    "estimated_share",
-    "factor_of_job",
-    "recorded_in",
-    "recording_note",
-    "scaled",
-    "true_step",
-    "variation_note",
-]
-
 # What recording costs, and the steps without it.
 #
 # Recording an event costs the host about a microsecond, so a step of many small operators is longer while it is

@@ -41,17 +41,6 @@ from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import percent, plural
 
-__all__ = [
-    "is_incomplete",
-    "is_scanty",
-    "lacks_device",
-    "missing_records",
-    "not_looked",
-    "trust_notes",
-    "unseen",
-    "why_unusable",
-]
-
 # What the recording does not hold: which rules could not look, and whether that may hide an answer.
 
 

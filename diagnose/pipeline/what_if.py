@@ -61,17 +61,6 @@ from diagnose.text.numbers import duration, growth, lower_first, percent, plural
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
 
-__all__ = [
-    "ComputedAgain",
-    "WhatIfRequest",
-    "WhatIfResult",
-    "parse_place",
-    "parse_scale",
-    "parse_size",
-    "run_what_if",
-    "twice",
-]
-
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-__all__ = ["MASK", "mask_code", "mask_command", "mask_text", "mask_values"]
-
 MASK = "***"
 
 _Tier: TypeAlias = Literal["sure", "maybe", "none"]

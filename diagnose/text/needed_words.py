@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-__all__ = ["ANY", "needed_words"]
-
 ANY = ("",)  # every text holds it: the pattern has to be searched
 MIN_LENGTH = 3  # a shorter word is in every other name
 _PUNCTUATION = frozenset(r".()[]{}+*?|^$\/-<>:,_ ")  # these stand for themselves behind a backslash

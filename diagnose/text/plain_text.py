@@ -9,11 +9,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = [
-    "MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "is_utf8", "middle", "one_line",
-    "whole_line",
-]  # fmt: skip
-
 MIN_WIDTH, MAX_WIDTH = 60, 100  # columns: narrower, columns of numbers no longer fit; wider is harder to read
 
 MAX_LINE = 1000  # characters of a line; lines of source and kernels' full names are shorter, and no reader reads more
