@@ -298,13 +298,6 @@ def _names(text: str) -> tuple[str, ...]:
 @_change("--apply", "ids", metavar="ID,…", default="", help="Apply these changes, in this order.")
 @_change("--without", "rules", multiple=True, metavar="RULE", help="Remove all idle time of this rule; repeatable.")
 @_change(
-    "--no-sync",
-    "places",
-    multiple=True,
-    metavar="FILE:LINE",
-    help="Remove the wait for the device at this line; repeatable.",
-)
-@_change(
     "--loader-workers",
     type=click.IntRange(min=1),
     metavar="N",

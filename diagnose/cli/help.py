@@ -30,7 +30,7 @@ RARE = frozenset(
         *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
         *("--workers", "--no-cache", "--keep"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
-        *("--no-sync", "--bucket-mb", "--overlap", "--memory"),  # what-if
+        *("--bucket-mb", "--overlap", "--memory"),  # what-if
         *("--allow-differences", "--sarif"),  # compare, gate
         *("--window-mb", "--signal", "--prometheus"),  # watch
         *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown

@@ -56,7 +56,6 @@ class WhatIf(Arguments, frozen=True):
     path: Recording
     apply: Annotated[list[str], Meta(description="Ids of prescriptions of analyze, in this order.")] = []
     without: Annotated[list[str], Meta(description="Ids of rules whose idle time is removed.")] = []
-    no_sync: Annotated[list[str], Meta(description="Lines that no longer wait for the device: FILE:LINE.")] = []
     workers: Annotated[int, Meta(ge=1, description="Load batches in so many worker processes.")] | None = None
     bucket_mb: Annotated[float, Meta(gt=0, description="Reduce gradients in buckets of this size, MB.")] | None = None
     overlap: Annotated[list[str], Meta(description="Collectives of all ranks to overlap with computation.")] = []
@@ -65,7 +64,7 @@ class WhatIf(Arguments, frozen=True):
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose what-if``."""
-        options = "apply", "without", "no_sync", "overlap", "scale", "workers", "bucket_mb", "memory"
+        options = "apply", "without", "overlap", "scale", "workers", "bucket_mb", "memory"
         return ["what-if", *_options(self, *options), *_files([locate(self.path)])]
 
 

@@ -20,7 +20,6 @@ class WhatIfOptions(ResultRequest):
 
     apply: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
     loader_workers: int | None = None
     bucket_mb: float | None = None
     overlap: tuple[str, ...] = ()
@@ -36,12 +35,11 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         InputError: the recording cannot be read or replayed.
         OutputError: the file cannot be written.
     """
-    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, parse_size, run_what_if
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_scale, parse_size, run_what_if
 
     request = WhatIfRequest(
         apply=options.apply,
         without=options.rules,
-        no_sync=tuple(map(parse_place, options.places)),
         workers=options.loader_workers,
         bucket_mb=options.bucket_mb,
         overlap=options.overlap,

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
+from diagnose.analyzers import META, OUTSIDE, WORK, data_stall
 from diagnose.analyzers.common.loading import loading_facts
-from diagnose.analyzers.common.locate import locate
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
     computing_share,
@@ -40,7 +39,7 @@ from diagnose.model.numerics import number
 from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.code_times import host_operators
-from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
+from diagnose.pipeline.find import find_in_rank, tables_without_recording
 from diagnose.pipeline.flow_views import operator_times
 from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
@@ -53,7 +52,7 @@ from diagnose.ranks.usable import listed
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
-from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels, shorten_tasks
+from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.flow import shows_values
 from diagnose.tables.names import LOADER_NEXT
@@ -83,7 +82,6 @@ class WhatIfRequest:
 
     apply: tuple[str, ...] = ()  # ids of prescriptions
     without: tuple[str, ...] = ()  # rules whose cause is taken away whole
-    no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
     workers: int | None = None  # of the DataLoader
     bucket_mb: float | None = None  # of DistributedDataParallel
     overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
@@ -120,18 +118,6 @@ def parse_scale(text: str) -> tuple[str, float]:
         if pattern and 0 <= float(factor) <= 1000:  # no other device is slower by more
             return pattern, float(factor)
     raise UsageError(f"{text} is not of the form PATTERN=FACTOR with a factor from 0 to 1000, such as 'gemm=0.5'.")
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    """Read FILE:LINE.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    file, _, line = text.rpartition(":")
-    if not file or not line.isdecimal() or int(line) < 1:
-        raise UsageError(f"{text} is not of the form FILE:LINE, such as train.py:42.")
-    return file, int(line)
 
 
 def parse_size(text: str) -> int:
@@ -229,18 +215,15 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     """
     captures = scaled_together(open_captures([path]))
     capture = captures[shown_rank(captures)]
-    if request.no_sync and capture.attribution is not None:  # a line was asked about
-        t = build_tables(capture, capture.attribution)
-    else:
-        t = tables_without_recording(capture)  # what the report's savings rest on
+    t = tables_without_recording(capture)  # what the report's savings rest on
     asked = _asked_prescriptions(t, captures, capture, request.apply)
-    rare_ns = true_step(t).rare_ns if t.trace is t.capture.trace else 0.0
+    rare_ns = true_step(t).rare_ns
     now = "now" if len(captures) == 1 else f"now, rank {capture.trace.rank} of {len(captures)}"
     state = with_rare(unchanged(t), rare_ns)
     forecasts = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)]
     assumptions = [f"Record again first: {lower_first(why)}" for why in [why_unusable(t)] if why]
     of_job, of_rank = request.of_job(len(captures))
-    for step in _steps(t, capture, asked, of_rank, state.step_ns):
+    for step in _steps(t, asked, of_rank, state.step_ns):
         state = step.after(state)
         assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
@@ -250,8 +233,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
         if memory.calls:
             forecasts.append(Forecast((), memory.title, state.step_ns, state.low_ns, state.high_ns))
     if of_job:
-        gone = {data_stall.META.id: request.workers, host_sync.META.id: request.no_sync}
-        without = (*of_rank.without, *(rule for rule, asked_for in gone.items() if asked_for))
+        without = of_rank.without if request.workers is None else (*of_rank.without, data_stall.META.id)
         forecasts += _of_all_ranks(captures, of_job, tuple(forecasts), without, request.apply)
     is_rare = all(a.prescription.mean_step_ns is not None for a in asked)  # long now and then, which no replay holds
     if asked and is_rare and request == WhatIfRequest(apply=request.apply):
@@ -268,9 +250,7 @@ class _Step(NamedTuple):
     assumptions: tuple[str, ...] = ()  # what a range rests on, one sentence each
 
 
-def _steps(
-    t: Tables, capture: Capture, asked: Sequence[_Asked], request: WhatIfRequest, step_ns: float
-) -> Iterator[_Step]:
+def _steps(t: Tables, asked: Sequence[_Asked], request: WhatIfRequest, step_ns: float) -> Iterator[_Step]:
     def whole(title: str, change: Transform) -> _Step:
         return _Step(title, partial(predict, t, effect=Effect(change, change)))
 
@@ -280,8 +260,6 @@ def _steps(
         yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect, step_ns=step_ns))
     for rule in request.without:
         yield whole(f"no {rule}", _without(t, rule))
-    for file, line in request.no_sync:
-        yield whole(f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
     if request.workers is not None:
         effect, rests_on = _with_workers(t, request.workers)
         yield _Step(plural(request.workers, "loader worker"), partial(predict, t, effect=effect), rests_on)
@@ -338,25 +316,6 @@ def _replayable_causes(t: Tables) -> list[str]:
     return [name for name, _ in t.claims if len(t.causes.of(name)) and _removed(t, name) is not None]
 
 
-def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transform:
-    """Return the change that drops the waits for the device made at a line."""
-    if t.device_id < 0:
-        raise _refused(
-            f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-            "be taken away with --without",
-            _replayable_causes(build_tables(capture, capture.trace)),
-        )
-    calls, events = replay_base(t).t.in_window(t.blocking_calls), t.trace.events
-    asked = file.replace("\\", "/").removeprefix("./").split("/")
-    mine = [
-        w.line == line and (w.file or "").replace("\\", "/").split("/")[-len(asked) :] == asked
-        for w in locate(t, events.thread[calls], events.start[calls])
-    ]
-    if not any(mine):
-        raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
-    return partial(drop_waits, calls=calls[np.array(mine, bool)])
-
-
 def _scaled(t: Tables, pattern: str, factor: float) -> Transform:
     """Return the change of the kernels whose name a pattern finds; without a device of operators and what they call."""
     part = replay_base(t).t
@@ -388,10 +347,7 @@ def _asked_prescriptions(
 ) -> tuple[_Asked, ...]:
     if not ids:
         return ()
-    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
-    has_lines = t.trace is capture.attribution
-    alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
-    found = find_in_rank(alone, t.analyses)
+    found = find_in_rank(capture, t.analyses)
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
     program = found.tables.program
     others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]

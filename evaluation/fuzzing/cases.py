@@ -184,8 +184,6 @@ def _questions(rng: random.Random) -> list[str]:
     if rng.random() < 0.2:
         asked += ["--scale", rng.choice(("gemm=0.5", "kernel~.=0", "=", "(=1", ".*=nan", ".=1e300"))]
     if rng.random() < 0.15:
-        asked += ["--no-sync", rng.choice(("train.py:12", "x:0", "train.py:" + "9" * 30))]
-    if rng.random() < 0.15:
         asked += ["--loader-workers", "4"]
     if rng.random() < 0.15:
         asked += ["--bucket-mb", rng.choice(("25", "0.001", "1e9"))]
