@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from diagnose.cli.commands import cli
-from diagnose.cli.help import ALL, COMMANDS, Command
+from diagnose.cli.help import ALL, Command
 
 MIN_COMMANDS = 5  # that have an option in the same words: it is then described once
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
@@ -47,11 +47,7 @@ def _page() -> Iterator[str]:
     yield HEAD
     yield "## Common options\n"
     yield from _table("option", common)
-    section = COMMANDS
     for name, command in commands.items():
-        if command.section != section:
-            section = command.section
-            yield f"## {section}\n\nFor shells and coding agents: [cookbook](cookbook.md#coding-agents).\n"
         yield from _section(name, command, common)
 
 

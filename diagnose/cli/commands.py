@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -17,18 +16,17 @@ from click.core import ParameterSource
 from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.help import (
-    INTEGRATIONS,
     Command,
     Group,
     ScriptCommand,
     option,
     show_all_help,
 )
-from diagnose.errors import UsageError, missing_extra
+from diagnose.errors import UsageError
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
 RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
-COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
+COMPARISON, GATE, WATCH, WINDOWS, METRICS = "Comparison", "Gate", "Watch", "Window", "Metrics"
 HELP_ALL = "Show the help of all commands with all options, and exit."
 ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
 _recording = partial(option, group=RECORDING)
@@ -41,7 +39,6 @@ _gating = partial(option, group=GATE)
 _watching = partial(option, group=WATCH)
 _window = partial(option, group=WINDOWS)
 _metrics = partial(option, group=METRICS)
-_server = partial(option, group=SERVER)
 # Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
 ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
 RECORDINGS = ("exports",)
@@ -531,37 +528,5 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     return examine_and_answer(ResultRequest(**asked))
 
 
-@click.command(
-    cls=Command,
-    section=INTEGRATIONS,
-    short_help="Serve diagnose to a coding agent.",
-    examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
-)
-@_server(
-    "--root",
-    "roots",
-    multiple=True,
-    metavar="FOLDER",
-    help="Read below FOLDER only; repeatable.  [default: the working folder]",
-)
-@_server(
-    "--trust-client",
-    is_flag=True,
-    is_consent=True,
-    help="Allow prove to run scripts without confirmation; only the client decides whether its user must agree.",
-)
-def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
-    """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
-
-    An agent's client starts this command. Before prove runs a script, the client must get its user's consent. A client
-    that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
-    """
-    if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
-        raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")
-    from diagnose.cli.mcp import serve
-
-    serve(roots, agreed=trust_client)
-
-
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, mcp):
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor):
     cli.add_command(each)

@@ -21,7 +21,6 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 GENERAL = "General"  # the group of --help and --version
 NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
-COMMANDS, INTEGRATIONS = "Commands", "Integrations"  # the sections of the list of commands
 BEFORE_SCRIPT = "diagnose.before_script"
 HELP = ("-h", "--help")  # every script of argparse has these
 ALL = "diagnose.all_options"  # in a context: options that few need are shown too
@@ -109,11 +108,7 @@ class _Page(click.Command):
 
 
 class Command(_Page):
-    """A command of diagnose, in a section of the list of commands."""
-
-    def __init__(self, *args: Any, section: str = COMMANDS, **kwargs: Any) -> None:  # as click's
-        super().__init__(*args, **kwargs)
-        self.section = section
+    """A command of diagnose."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters; where few need some of them, ``--help-all`` is one."""
@@ -217,17 +212,12 @@ class Group(_Page, click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section."""
+        """Write the commands, one on each line."""
         names = self.list_commands(ctx)
         width = max(map(len, names))
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name in names:
-            command = self.commands[name]
-            row = (name.ljust(width), command.get_short_help_str(MAX_SHORT))
-            sections.setdefault(getattr(command, "section", COMMANDS), []).append(row)
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows, col_max=width)
+        with formatter.section("Commands"):
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(MAX_SHORT)) for name in names]
+            formatter.write_dl(rows, col_max=width)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands first, then the options."""

@@ -10,9 +10,7 @@ from diagnose.cli.commands import cli
 from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
-WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
-INTEGRATED = ["mcp"]
-ORDER = WORK + INTEGRATED
+ORDER = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
 MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
 
@@ -47,10 +45,9 @@ def test_no_line_is_longer_than_the_terminal_and_no_example_is_joined(command, w
 
 def test_commands_are_listed_in_the_order_of_use_each_on_one_line(page):
     text = page([], 80)
-    for section, names in (("Commands", WORK), ("Integrations", INTEGRATED)):
-        listed = text.split(f"{section}:\n")[1].split("\n\n")[0].splitlines()
-        assert [line.split()[0] for line in listed] == names
-        assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    listed = text.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == ORDER
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
     assert list(cli.commands) == ORDER
 
 
@@ -91,7 +88,7 @@ def test_every_option_is_described_in_a_sentence_and_has_a_group(name):
     assert [option.opts for option in options_of(name) if not hasattr(option, "group")] == []
 
 
-@pytest.mark.parametrize("name", [name for name in ORDER if name not in INTEGRATED])
+@pytest.mark.parametrize("name", ORDER)
 def test_every_command_that_prints_a_result_sends_it_the_same_way(name):
     assert {"--json", "--output", "--force", "--quiet"} <= {flag for option in options_of(name) for flag in option.opts}
 
