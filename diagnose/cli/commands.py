@@ -178,7 +178,7 @@ def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: A
 
 
 def _refuse(option: str, *others: str) -> None:
-    """Refuse options that were typed beside one that leaves them without a meaning; settings of a project may stay."""
+    """Refuse options that were typed next to one that leaves them without a meaning."""
     context = click.get_current_context()
     for parameter in context.command.params:
         if parameter.name in others and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
@@ -233,20 +233,17 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 @_trial(
     "--writable",
     multiple=True,
-    is_consent=True,
     metavar="PATH",
     help="Let runs write to PATH, a file or folder that exists outside the copy; repeatable.",
 )
 @_trial(
     "--network",
     is_flag=True,
-    is_consent=True,
     help="Let runs use the network, experiment trackers included. [default: this machine's loopback only]",
 )
 @_trial(
     "--launcher",
     default="",
-    is_consent=True,
     metavar="COMMAND",
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
@@ -259,10 +256,8 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 @_trial(
     "--write-patch", metavar="FILE", help="Write the changes that helped to FILE, a diff of the script for git apply."
 )
-@_trial("--yes", is_flag=True, is_consent=True, help="Run the script repeatedly without asking for confirmation.")
-@_trial(
-    "--trust-command", is_flag=True, is_consent=True, help="With --yes, also run a command that a capture recorded."
-)
+@_trial("--yes", is_flag=True, help="Run the script repeatedly without asking for confirmation.")
+@_trial("--trust-command", is_flag=True, help="With --yes, also run a command that a capture recorded.")
 @shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

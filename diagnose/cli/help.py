@@ -48,24 +48,12 @@ class Decorator(Protocol):
 
 
 class Option(click.Option):
-    """An option that belongs to a group of the help page; ``is_consent``: it is given on the command line only."""
+    """An option that belongs to a group of the help page."""
 
-    def __init__(
-        self, *args: Any, group: str = GENERAL, is_consent: bool = False, **kwargs: Any
-    ) -> None:  # as click.Option
+    def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:  # as click.Option
         kwargs.setdefault("show_default", bool(kwargs.get("default")) and not kwargs.get("is_flag", False))
         super().__init__(*args, **kwargs)
         self.group = group
-        self.is_consent = is_consent
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value of the environment's variable, which gives no consent: a shell or a job hands it on."""
-        value = super().resolve_envvar_value(ctx)
-        if value is None or not self.is_consent:
-            return value
-        name = f"{ctx.auto_envvar_prefix}_{self.name}".upper()
-        click.echo(f"diagnose: {name} is not used: give {self.opts[0]} on the command line", err=True)
-        return None
 
 
 def option(*names: str, group: str, **settings: Any) -> Decorator:  # as click.option

@@ -9,13 +9,11 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from diagnose.cli.commands import cli
-from diagnose.cli.settings import ENVIRONMENT_PREFIX, defaults_of
 from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, is_debugging
 from diagnose.model.files import DISK_ERRORS, cannot_write
 from diagnose.text.plain_text import clean, middle, one_line
@@ -31,14 +29,8 @@ MAX_SHOWN_NAME = 200  # characters of a path in an error
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; no exception but SystemExit leaves this function."""
     try:
-        code = cli.main(
-            args=None if argv is None else list(argv),
-            prog_name="diagnose",
-            standalone_mode=False,
-            default_map=defaults_of(cli, Path.cwd()),
-            auto_envvar_prefix=ENVIRONMENT_PREFIX,
-        )
-        return int(code or 0)
+        arguments = None if argv is None else list(argv)
+        return int(cli.main(args=arguments, prog_name="diagnose", standalone_mode=False) or 0)
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from diagnose.cli.help import Decorator, Option, option
+from diagnose.cli.help import Decorator, option
 from diagnose.model.limits import LANGUAGES, STEP_SOURCES
 
 OUTPUT, RANKS, RULES = "Output", "Ranks", "Rules"
@@ -74,13 +74,6 @@ def report_options(command: _Decorated) -> _Decorated:
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
 
 
-class _RuleOption(Option):
-    """An option that has one variable of the environment for all commands, beside that of the command."""
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return super().resolve_envvar_value(ctx) or os.environ.get(f"DIAGNOSE_{self.name}".upper()) or None
-
-
 def rule_options(command: _Decorated) -> _Decorated:
     """Give a command that shows findings the options of which ones."""
     return _with(command, _rules())
@@ -89,7 +82,7 @@ def rule_options(command: _Decorated) -> _Decorated:
 def _rules() -> list[Decorator]:
     texts = {"--select": "Show findings of these rules only", "--ignore": "Leave out findings of these rules"}
     return [
-        click.option(name, cls=_RuleOption, group=RULES, multiple=True, metavar="RULE,…", help=f"{text}; repeatable.")
+        option(name, group=RULES, multiple=True, metavar="RULE,…", help=f"{text}; repeatable.")
         for name, text in texts.items()
     ]
 
@@ -143,7 +136,7 @@ def lang_option(group: str = OUTPUT) -> Decorator:
 
 
 def _force() -> Decorator:
-    return option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
+    return option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
 
 
 def _quiet() -> Decorator:

@@ -1,27 +1,10 @@
 """Other names, and what stands where a command belongs."""
 
-from pathlib import Path
-
 import pytest
 from click.shell_completion import BashComplete
 
 from diagnose.cli.commands import cli
 from diagnose.cli.main import run
-
-TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
-ONE, RANKS = str(TRACES / "healthy-planted"), str(TRACES / "barrier_every_step-planted")
-
-
-@pytest.fixture
-def answer(monkeypatch, tmp_path, capsys):
-    """Return the function that runs a command in an empty folder and returns its output and its errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        assert run(list(words)) == 0
-        return capsys.readouterr()
-
-    return call
 
 
 @pytest.mark.parametrize("name", ["profile", "run", "record"])
@@ -29,8 +12,7 @@ def test_trace_has_other_names(name, monkeypatch, tmp_path, capsys):
     seen = []
     monkeypatch.setattr(cli.commands["trace"], "callback", lambda **asked: seen.append((asked["steps"], asked["args"])))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.diagnose.trace]\nsteps = 7\n")
-    assert run([name, "train.py", "--lr", "1"]) == 0
+    assert run([name, "--steps", "7", "train.py", "--lr", "1"]) == 0
     assert (seen, capsys.readouterr().err) == ([(7, ("--lr", "1"))], "")
 
 
@@ -55,11 +37,6 @@ def test_a_script_in_the_place_of_a_command_is_answered_with_one_sentence(capsys
 def test_options_that_do_not_go_together_are_refused(words, sentence, capsys):
     assert run(words) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_what_a_project_sets_is_no_contradiction(answer, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[tool.diagnose]\nignore = ["data-stall"]\n')
-    assert answer("analyze", "-q", RANKS, "--partial", "b.ranks") == ("", "")
 
 
 def test_list_behind_the_script_is_the_script_s(monkeypatch, tmp_path):
