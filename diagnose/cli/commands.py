@@ -405,7 +405,6 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 @_gating("--runs", type=click.IntRange(1, 100), metavar="N", help="Trace the script N times.  [default: 3]")
 @_gating("--update", is_flag=True, help="Replace the baseline by all runs of TARGET, and pass.")
 @_gating("--junit", metavar="FILE", help="Write a JUnit report to FILE.")
-@_gating("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log to FILE.")
 @shared.rule_options
 @shared.page_options
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="BASELINE TARGET [ARGS]...")

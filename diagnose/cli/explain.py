@@ -53,7 +53,6 @@ class RulePage:
     kind: str
     page: Page
     changes: tuple[str, ...]
-    former: frozenset[str] = frozenset()  # ids of rules that are gone, whose findings it names
 
     def to_dict(self) -> dict[str, object]:
         """Return the page as JSON has it."""
@@ -129,9 +128,7 @@ def explain_and_answer(request: ExplainRequest) -> None:
     if request.name is None:
         answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(_all(rules.values())), request, files)
         return
-    former = {old: rule.id for rule in rules.values() for old in rule.former if old not in rules}
-    name = _known(request.name, [*rules, *titles(), *former])
-    name = former.get(name, name)
+    name = _known(request.name, [*rules, *titles()])
     page = rules[name] if name in rules else change_page(name)
     answer_text(lambda: "\n".join(_text(page)), lambda: _json(page.to_dict()), request, files)
 
@@ -142,8 +139,7 @@ def rule_pages() -> Iterator[RulePage]:
 
     for rule in sorted(RULES, key=attrgetter("META.id")):
         meta = rule.META
-        former = frozenset(old for _, old in meta.former)
-        yield RulePage(meta.id, meta.kind, parse_page(rule.__doc__ or ""), meta.changes, former)
+        yield RulePage(meta.id, meta.kind, parse_page(rule.__doc__ or ""), meta.changes)
 
 
 def change_page(name: str) -> ChangePage:

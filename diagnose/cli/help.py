@@ -30,7 +30,7 @@ RARE = frozenset(
         *("--workers", "--no-cache", "--keep"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--bucket-mb", "--overlap", "--memory"),  # what-if
-        *("--allow-differences", "--sarif"),  # compare, gate
+        *("--allow-differences"),  # compare, gate
         *("--window-mb", "--signal", "--prometheus"),  # watch
         *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown
     }

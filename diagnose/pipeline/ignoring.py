@@ -104,7 +104,7 @@ def _rules_in_comments(place: Where) -> list[str]:
     if 0 < line <= len(lines) and place.code in {None, "", lines[line - 1].strip()}:
         texts += [lines[line - 1], *(above for above in lines[max(line - 2, 0) : line - 1] if above.strip()[:1] == "#")]
     found = (match for text in dict.fromkeys(texts) for match in COMMENT.finditer(text))
-    return [*dict.fromkeys(_today(name) for match in found for name in match[1].split(","))]
+    return [*dict.fromkeys(_id(name) for match in found for name in match[1].split(","))]
 
 
 def _source(file: str) -> list[str]:
@@ -118,7 +118,7 @@ def _source(file: str) -> list[str]:
 
 def _known(names: Iterable[str], option: str) -> Iterator[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
-        wanted = _today(name.lower())
+        wanted = _id(name.lower())
         if wanted in _rules():
             yield wanted
         elif name:
@@ -132,12 +132,9 @@ def _rules() -> Mapping[str, RuleMeta]:
     return META
 
 
-def _today(name: str) -> str:
-    """Return the id of a rule, for that of a rule which is gone the one that names the same."""
-    from diagnose.analyzers import FORMER
-
-    wanted = name.strip().replace("_", "-")
-    return FORMER.get(wanted, wanted)
+def _id(name: str) -> str:
+    """Return the id of a rule, of which the name of its file is another spelling."""
+    return name.strip().replace("_", "-")
 
 
 def _hint(name: str) -> str:

@@ -311,7 +311,7 @@ def _report_command(rng: random.Random) -> tuple[str, ...]:
     as_json = ("--json",) if rng.random() < 0.5 else ()
     if which < 0.5:
         return ("compare", *as_json, "a.json", "b.json")
-    written = ("--junit", "j.xml", "--sarif", "s.sarif") if which < 0.85 else ()
+    written = ("--junit", "j.xml") if which < 0.85 else ()
     update = ("--update",) if which > 0.93 else ()
     several = ("--allow-differences", "--baseline", "a.json", "--baseline", "b.json") if 0.85 < which <= 0.93 else ()
     return ("gate", "--quiet", *as_json, *written, *update, *several, "a.json", "b.json")

@@ -43,7 +43,7 @@ COMMANDS = [
     ("analyze", f"{ODD}/none"),
     ("analyze", RANKS, "--partial", f"{ODD}/s.ranks"),
     ("compare", ONE, ONE, "--html", f"{ODD}/c.html"),
-    ("gate", "--baseline", ONE, "--junit", f"{ODD}/j.xml", "--sarif", f"{ODD}/s.sarif", ONE),
+    ("gate", "--baseline", ONE, "--junit", f"{ODD}/j.xml", ONE),
     ("gate", "--baseline", f"{ODD}/none", ONE),
     ("what-if", ONE),
     ("analyze", ONE, "--export", f"perfetto={ODD}/p.json", "--export", f"findings={ODD}/f.csv"),
