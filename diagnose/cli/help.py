@@ -6,6 +6,7 @@ It fits a screen: what few need is shown by ``--help-all`` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -136,7 +137,9 @@ class ScriptCommand(Command):
     def _hint(self, ctx: click.Context) -> None:
         options = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
         script, args = self.split(ctx.params)
-        if not (ctx.params["module"] or _is_script(Path(script))):
+        path = Path(script)  # meant as a script, rather than as a trace, a report or a capture
+        is_script = (path / "__main__.py").is_file() if path.is_dir() else path.suffix in {".py", ""}
+        if not (ctx.params["module"] or is_script):
             return
         names = shared_names(args, options, "" if ctx.params["module"] else script)
         if names:
@@ -155,20 +158,10 @@ def shared_names(args: Sequence[str], options: set[str], script: str) -> list[st
     before = args[: args.index("--")] if "--" in args else args
     names = dict.fromkeys(arg.partition("=")[0] for arg in before if arg.startswith("-"))
     shared = [name for name in names if name in options and name not in HELP]
-    source = _source(script) if shared else ""
+    source = ""
+    with suppress(OSError, ValueError):  # a wrong path is answered by the command itself
+        source = Path(script).read_text(encoding="utf-8", errors="replace") if script and shared else ""
     return [name for name in shared if f'"{name}"' not in source and f"'{name}'" not in source]
-
-
-def _is_script(path: Path) -> bool:
-    """Return whether a path is meant as a script, rather than as a trace, a report or a capture."""
-    return (path / "__main__.py").is_file() if path.is_dir() else path.suffix in {".py", ""}
-
-
-def _source(script: str) -> str:
-    try:
-        return Path(script).read_text(encoding="utf-8", errors="replace") if script else ""
-    except (OSError, ValueError):  # a wrong path is answered by the command itself
-        return ""
 
 
 class Group(_Page, click.Group):

@@ -188,9 +188,11 @@ def _write_exports(
     Raises:
         OutputError: a file has appeared since it was checked, or cannot be written.
     """
+    from diagnose.answer.screen import answer as screen
     from diagnose.pipeline.run import shown_rank
     from diagnose.pipeline.timeline import whole_window
     from diagnose.reports import exports
+    from diagnose.reports.markdown import as_markdown
 
     picture = whole_window(captures[shown_rank(captures)])
     makers: dict[str, Callable[[], str]] = {
@@ -199,7 +201,7 @@ def _write_exports(
         "collapsed": lambda: exports.collapsed(picture),
         "findings": lambda: exports.csv_table(exports.findings_table(diagnosis)),
         "kernels": lambda: exports.csv_table(exports.kernels_table(diagnosis, picture)),
-        "markdown": lambda: _markdown(diagnosis),
+        "markdown": lambda: as_markdown(diagnosis, screen(diagnosis)).rstrip("\n") + "\n",
     }
     for kind, file in files.items():
         if kind == "figures":
@@ -213,10 +215,3 @@ def _write_exports(
         progress.report(
             f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
         )
-
-
-def _markdown(diagnosis: Diagnosis) -> str:
-    from diagnose.answer.screen import answer
-    from diagnose.reports.markdown import as_markdown
-
-    return as_markdown(diagnosis, answer(diagnosis)).rstrip("\n") + "\n"

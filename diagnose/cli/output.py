@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from diagnose.text.plain_text import in_encoding
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Diagnosis, Prescription
+    from diagnose.model.diagnosis import Diagnosis
 
 FORMATS = (".html", ".json", ".txt")
 CLOSED = "Standard output is closed, so the result has no place to go; leave it open, or use --output FILE."
@@ -247,8 +247,12 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     A diff is written where it applies in this folder to the script as it stands now. An existing file is replaced with
     ``--force`` only; one that cannot be written is named and left out.
     """
+    from diagnose.changes.common.separate_diffs import applies_in
+
     commands = {}
-    for p in _applicable(diagnosis):
+    for p in diagnosis.prescriptions:
+        if not p.diff or not applies_in(Path.cwd(), p.diff):
+            continue
         file = page.with_name(f"{page.stem}.{p.id}.diff")
         try:
             write_file(file, p.diff, force=request.force)
@@ -259,10 +263,3 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
         commands[p.id] = shlex.join(["git", "apply", str(file)])
     found = (replace(p, apply_with=commands.get(p.id, "")) for p in diagnosis.prescriptions)
     return replace(diagnosis, prescriptions=tuple(found))
-
-
-def _applicable(diagnosis: Diagnosis) -> Iterator[Prescription]:
-    """Yield the prescriptions that have a diff which applies here, each of which the page shows."""
-    from diagnose.changes.common.separate_diffs import applies_in
-
-    yield from (p for p in diagnosis.prescriptions if p.diff and applies_in(Path.cwd(), p.diff))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -48,7 +49,7 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
     )
     files = plan_text(options, inputs=[path], has_page=True)
     result = run_what_if(path, request)
-    answer_text(lambda: _text(result), result.to_json, options, files, page=lambda: _page(path, result))
+    answer_text(lambda: "\n".join(_lines(result)), result.to_json, options, files, page=lambda: _page(path, result))
 
 
 def _page(path: str, result: WhatIfResult) -> str:
@@ -59,17 +60,10 @@ def _page(path: str, result: WhatIfResult) -> str:
     return render_forecasts(path, result.forecasts, result.path, basis)
 
 
-def _text(result: WhatIfResult) -> str:
-    # The text in lines that fit standard output; what goes on in the next line is indented.
-    text = "\n".join(map(_line, result.text().split("\n")))
-    lines = text.split("\n")
-    return "\n".join(
-        fill(line, columns(), subsequent_indent="    ", drop_whitespace=True) if line.strip() else line
-        for line in lines
-    )
-
-
-def _line(english: str) -> str:
-    """Return a line of the result in the language that is shown."""
-    text = english.lstrip()
-    return english[: len(english) - len(text)] + translated(text)
+def _lines(result: WhatIfResult) -> Iterator[str]:
+    """Yield the text in lines that fit standard output; what goes on in the next line is indented."""
+    for english in result.text().split("\n"):
+        text = english.lstrip()
+        line = english[: len(english) - len(text)] + translated(text)
+        for each in line.split("\n"):
+            yield fill(each, columns(), subsequent_indent="    ", drop_whitespace=True) if each.strip() else each

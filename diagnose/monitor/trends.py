@@ -126,11 +126,25 @@ def observe(rows: Sequence[Row], min_share: float) -> list[Observation]:
     """Return what the rows of a run show; nothing where they are too few."""
     detector = SlowdownDetector(min_share)
     slowdowns = [found for row in rows if (found := detector.add(row)) is not None]
-    observations = [Observation("slower", _sentence(str(found)), found.ratio - 1) for found in slowdowns]
+    observations = [Observation("slower", f"S{str(found)[1:]}.", found.ratio - 1) for found in slowdowns]
     settled = rows[1:]
     if len(settled) >= MIN_TREND_ROWS:
-        creep = [] if slowdowns else _creep(settled)
-        observations += [*creep, *_tail(settled), *_growth(settled)]
+        first, last = settled[0].step, settled[-1].step
+        values = _thinned(settled, lambda row: row.p50_ns)
+        grown, z = trend(values)
+        share = grown / median(values)
+        if not slowdowns and z >= MIN_TREND_Z and share >= 0.03:
+            text = f"Steps became slower little by little: {growth(share)} from step {first} to step {last}."
+            observations.append(Observation("creep", text, share))
+        part = max(2, len(settled) // 4)
+        before, after = (median(row.p99_ns / row.p50_ns for row in some) for some in (settled[:part], settled[-part:]))
+        if after >= MIN_TAIL * before:
+            text = (
+                f"The slowest steps became slower: the 99th percentile was {before:.2g} median steps, and is "
+                f"{after:.2g} now."
+            )
+            observations.append(Observation("tail", text, after / before - 1))
+        observations += _growth(settled)
     return [*observations, *_parts(rows)]
 
 
@@ -145,27 +159,6 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     sigma = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     z = (score - (score > 0) + (score < 0)) / sigma if sigma else 0.0
     return median(step / apart for step, apart in pairs) * (count - 1), z
-
-
-def _creep(rows: Sequence[Row]) -> list[Observation]:
-    values = _thinned(rows, lambda row: row.p50_ns)
-    grown, z = trend(values)
-    share = grown / median(values)
-    if z < MIN_TREND_Z or share < 0.03:
-        return []
-    text = f"Steps became slower little by little: {growth(share)} from step {rows[0].step} to step {rows[-1].step}."
-    return [Observation("creep", text, share)]
-
-
-def _tail(rows: Sequence[Row]) -> list[Observation]:
-    part = max(2, len(rows) // 4)
-    before, after = (median(row.p99_ns / row.p50_ns for row in some) for some in (rows[:part], rows[-part:]))
-    if after < MIN_TAIL * before:
-        return []
-    text = (
-        f"The slowest steps became slower: the 99th percentile was {before:.2g} median steps, and is {after:.2g} now."
-    )
-    return [Observation("tail", text, after / before - 1)]
 
 
 def _growth(rows: Sequence[Row]) -> list[Observation]:
@@ -213,7 +206,3 @@ def _parts(rows: Sequence[Row]) -> list[Observation]:
         text = f"The begin of an epoch costs {duration(cost / epochs)} each time, {percent(cost / total)} of the run."
         found.append(Observation("epoch", text, cost / total))
     return found
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}."

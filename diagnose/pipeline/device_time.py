@@ -101,7 +101,9 @@ def _kernel_time(t: Tables, tasks: Rows, whole: float, peak: Floats) -> tuple[Ke
     share = float((peak[with_peak] * length[with_peak]).sum() / covered) if covered else None
     time = float(length[tasks].sum())
     # The type that is computed with: of the inputs, or as the name shows it; TF32 takes float32 inputs.
-    of_inputs, of_name = _dtype_of_inputs(t.operator_inputs, tasks, length), _dtype_of_name(name)
+    of_inputs, shown = _dtype_of_inputs(t.operator_inputs, tasks, length), name[:NAME_PART]
+    in_name = [dtype for dtype, pattern in _IN_NAMES if pattern.search(shown)]
+    of_name = in_name[0] if len(in_name) == 1 and not re.search(_MOVES_BYTES, name) else ""
     dtype = of_name if of_inputs == "float32" and of_name == "tf32" else of_inputs or of_name
     row = KernelTime(
         name=name,
@@ -142,13 +144,6 @@ def _first_type(text: str) -> str:
         return ""
     found = [_DTYPES[t] for t in given if isinstance(t, str) and t in _DTYPES] if isinstance(given, list) else []
     return next((dtype for dtype in found if "float" in dtype), found[0] if found else "")
-
-
-def _dtype_of_name(name: str) -> str:
-    if re.search(_MOVES_BYTES, name):
-        return ""
-    found = [dtype for dtype, pattern in _IN_NAMES if pattern.search(name[:NAME_PART])]
-    return found[0] if len(found) == 1 else ""
 
 
 MAX_ROOFLINE_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there

@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -241,7 +241,11 @@ def write_received(folder: Path, received: Received) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    here = _ranks_in(folder, {p.run_id for p in received.profile.ranks})
+    run_ids, here = {p.run_id for p in received.profile.ranks}, set()
+    for path in folder.glob("capture.rank*.json"):
+        with suppress(InputError):
+            info = read_info(Stored(str(path), str(path)))
+            here |= {info.rank} if info.run_id in run_ids else set()
     others = [p for p in received.profile.ranks if p.rank not in here]
     absent = [why for rank, why in received.absent.items() if rank not in here]
     if not others and not absent:
@@ -273,16 +277,6 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
             job = job.merge(JobProfile.of(map(RankProfile.from_bytes, kept.ranks), kept.missing))
             examined |= {(rank, path): data for rank, path, data in kept.examined}
     return Received(job, examined)
-
-
-def _ranks_in(folder: Path, run_ids: Collection[str]) -> set[int]:
-    """Return the ranks of these runs whose captures lie in a folder."""
-    found: set[int] = set()
-    for path in folder.glob("capture.rank*.json"):
-        with suppress(InputError):
-            info = read_info(Stored(str(path), str(path)))
-            found |= {info.rank} if info.run_id in run_ids else set()
-    return found
 
 
 def examination_of(data: bytes) -> tuple[Diagnosis, Program]:

@@ -67,7 +67,9 @@ def flow_picture(
     nodes = tuple(
         FlowNode(
             operator=plain_name(graph.operators[row].name),
-            where=_where(graph, row, lines),
+            where=Where(op=graph.operators[row].name)
+            if (place := graph.operators[row].place) is None
+            else Where(*place, code=lines.get(place[:2])),
             phase=graph.operators[row].phase,
             shape=writes[0].shape if (writes := graph.operators[row].writes) else (),
             dtype=writes[0].dtype if writes else "",
@@ -158,13 +160,6 @@ class _Step(NamedTuple):
                     queue.append(each)
 
 
-def _where(graph: Graph, row: int, lines: Mapping[tuple[str, int], str]) -> Where:
-    place = graph.operators[row].place
-    if place is None:
-        return Where(op=graph.operators[row].name)
-    return Where(place.file, place.line, place.function, code=lines.get((place.file, place.line)))
-
-
 def _num_between(rows: Iterable[int], drawn: Sequence[int]) -> list[int]:
     """Return how many operators are left out before each drawn one, and after the last."""
     counts, at = [0], set(drawn)
@@ -193,8 +188,13 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     memory = kept_by_line(flow.found.graph)
     lines = memory.lines if memory.num_bytes >= MIN_KEPT * memory.peak_bytes else ()
     times = operator_times(t, flow) if shows_values(t) else ()
+
+    def longest(operators: Sequence[int]) -> float | None:
+        """Return what operators take per step, on the host or the device; None if it is not known."""
+        return max((float(each[list(operators)].sum()) / t.steps.num for each in times), default=0.0) or None
+
     kept = tuple(
-        KeptByLine(_where_of(t, one.line), one.num_bytes, _longest(times, one.operators, t.steps.num))
+        KeptByLine(_where_of(t, one.line), one.num_bytes, longest(one.operators))
         for one in lines
         if one.num_bytes >= MIN_KEPT_LINE * memory.peak_bytes
     )
@@ -206,11 +206,6 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     if not kept and not left:
         return None
     return MemoryByLine(memory.device, memory.peak_bytes, memory.num_bytes, kept[:20], left[:20])
-
-
-def _longest(times: Sequence[Floats], operators: Sequence[int], num_steps: int) -> float | None:
-    """Return what operators take per step, where they take longest; None if it is not known."""
-    return max((float(each[list(operators)].sum()) / num_steps for each in times), default=0.0) or None
 
 
 def _where_of(t: Tables, line: Frame | None) -> Where:

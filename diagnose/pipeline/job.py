@@ -108,7 +108,11 @@ def answer_from_received(received: Received) -> Diagnosis:
 
 def answer_from_summaries(profile: JobProfile, *, workers: Workers, draw: bool) -> Diagnosis:
     """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
-    files = {(p.rank, p.path): found for p in profile.ranks if (found := _at_hand(p)) is not None}
+    files = {
+        (p.rank, p.path): RankFiles(None, Stored(p.path, p.path), factor=p.factor)
+        for p in profile.ranks
+        if is_url(p.path) or os.path.isfile(p.path)  # an odd name is no file
+    }
     with _processes(workers.num, ()) as processes:
         return _answer(Job(profile, files), processes, workers.cache, draw=draw)
 
@@ -137,11 +141,6 @@ def _is_much(ranks: Sequence[RankFiles]) -> bool:
         with suppress(OSError, ValueError):
             size += file.size if file.size is not None else Path(file.path).stat().st_size
     return size >= MIN_BYTES_FOR_PROCESSES
-
-
-def _at_hand(p: RankProfile) -> RankFiles | None:
-    is_there = is_url(p.path) or os.path.isfile(p.path)  # an odd name is no file
-    return RankFiles(None, Stored(p.path, p.path), factor=p.factor) if is_there else None
 
 
 def _with_received(job: Job, received: Received) -> Job:

@@ -12,7 +12,6 @@ from diagnose.analyzers.common.locate import enclosing_operators, locate_one
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import Capture
 from diagnose.model.charts import BUSY, Flame, Frame, Gap, Picture, Readings, SpanTable, StepParts
-from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, grouped, subtract
 from diagnose.model.locations import is_own_file
@@ -26,7 +25,7 @@ from diagnose.pipeline.code_times import (
 )
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import names_of_open_frames
-from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.host import host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
 from diagnose.tables.nvml_readings import gpu_rows
 from diagnose.tables.queue import depth_over_time
@@ -66,7 +65,12 @@ def picture(
     i = t.steps.median_step
     start = int(t.steps.start[0 if most.whole else i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num and not most.whole else t.steps.window_end
-    bars = [*_device_bars(t, start, end), *_host_bars(t, start, end, most.layers)]
+    bars, events = _device_bars(t, start, end), t.trace.events
+    for thread in _threads(t):
+        for depth, rows in enumerate(t.work_layers[thread].rows[: most.layers]):
+            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
+            inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
+            bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
     spans = _table(t, bars, (start, end), most.spans)
     return Picture(
         step=int(t.steps.number[i]),
@@ -115,17 +119,6 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
         if len(shown := mine[inside[mine]])
         for category, mask in kinds.items()
     ]
-
-
-def _host_bars(t: Tables, start: int, end: int, num_layers: int) -> list[_Bars]:
-    events = t.trace.events
-    bars = []
-    for thread in _threads(t):
-        for depth, rows in enumerate(t.work_layers[thread].rows[:num_layers]):
-            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
-            inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
-            bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
-    return bars
 
 
 def _threads(t: Tables) -> tuple[int, ...]:
@@ -188,7 +181,11 @@ def _gaps(t: Tables, start: int, end: int, most: int) -> tuple[Gap, ...]:
     middle = (causes.start[rows] + causes.end[rows]) // 2
     details = enclosing_operators(t, t.main, middle)
     largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_PAGE_ROWS]
-    places = {int(rows[i]): _line(locate_one(t, t.main, int(middle[i]))) for i in largest.tolist()}
+    places = {}
+    for i in largest.tolist():
+        where = locate_one(t, t.main, int(middle[i]))
+        if where.file and where.line and where.line > 0:
+            places[int(rows[i])] = f"{where.file.rpartition('/')[2]}:{where.line}"
     return tuple(
         Gap(
             start_ns=max(int(causes.start[r]) - start, 0),
@@ -199,13 +196,6 @@ def _gaps(t: Tables, start: int, end: int, most: int) -> tuple[Gap, ...]:
         )
         for r, detail in zip(rows.tolist(), details, strict=True)
     )
-
-
-def _line(where: Where) -> str:
-    """Return "train.py:42", "" where the line is not known."""
-    if not where.file or not where.line or where.line <= 0:
-        return ""
-    return f"{where.file.rpartition('/')[2]}:{where.line}"
 
 
 def _depth(t: Tables, start: int, end: int, most: int) -> tuple[tuple[int, int], ...]:
@@ -360,7 +350,19 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
     tree.ns[0] = int((end - start).sum())
     bare = _Pieces(start, end, np.zeros(len(rows), np.int64))
     for thread in t.threads:  # what another thread does stands below what the main thread was in
-        bare = _descend(tree, bare, _layers(t, thread), names.of_row)
+        nested = t.cached(
+            ("flame layers", thread),
+            lambda thread=thread: layers(t.trace, _shown_rows(t, thread), MAX_STACK_DEPTH),
+        )
+        innermost = []
+        for each, begin in zip(nested.rows, nested.start, strict=True):
+            bare, left = tree.inside(bare, begin, nested.event_end[each], names.of_row[each])
+            innermost.append(left)
+            if not len(bare.start):
+                break
+        parts = (*innermost, bare)
+        order = np.argsort(np.concatenate([p.start for p in parts]), kind="stable")
+        bare = _Pieces(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
     if not _has_stacks(t):
         _add_lines(t, tree, bare, names)
     # The largest boxes, each before what it called.
@@ -379,22 +381,6 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
         found.append(Frame(names.texts[name], names.kinds[name], depth, round(tree.ns[box] * scale)))
         waiting += [(inner, depth + 1) for inner in reversed(children.get(box, []))]
     return tuple(found)
-
-
-def _descend(tree: _Tree, pieces: _Pieces, nested: Layers, name: Ints) -> _Pieces:
-    """Put pieces of time into the boxes of one thread, layer by layer; return them in their innermost boxes."""
-    innermost = []
-    for rows, start in zip(nested.rows, nested.start, strict=True):
-        pieces, left = tree.inside(pieces, start, nested.event_end[rows], name[rows])
-        innermost.append(left)
-        if not len(pieces.start):
-            break
-    return _together(*innermost, pieces)
-
-
-def _together(*parts: _Pieces) -> _Pieces:
-    order = np.argsort(np.concatenate([p.start for p in parts]), kind="stable")
-    return _Pieces(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
 
 
 def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
@@ -416,10 +402,6 @@ def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
             tree.parent.append(parent)
             tree.name.append(names.first_line + line)
             tree.ns.append(int(bare_ns[parent] * times / num[parent]))
-
-
-def _layers(t: Tables, thread: int) -> Layers:
-    return t.cached(("flame layers", thread), lambda: layers(t.trace, _shown_rows(t, thread), MAX_STACK_DEPTH))
 
 
 def _shown_rows(t: Tables, thread: int) -> Rows:

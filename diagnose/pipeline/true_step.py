@@ -39,7 +39,7 @@ from diagnose.replay.unrecorded import (
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import steady_beside, steps_of_run, unprofiled_steps, warm
-from diagnose.tables.run_steps import MIN_RATIO, MIN_RUN_STEPS, PLAIN, Variation, usable_steps, variation
+from diagnose.tables.run_steps import MIN_RATIO, MIN_RUN_STEPS, PLAIN, usable_steps, variation
 from diagnose.text.numbers import duration, growth, percent
 
 # What recording costs, and the steps without it.
@@ -76,8 +76,11 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
     Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
     """
     info = t.capture.info or CaptureInfo()
-    if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms or _varies(t) is not None:
+    if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms:
         return None
+    varies = variation(t.capture)
+    if varies is not None and (varies.per_work_ns is not None or not steady_beside(t)):
+        return None  # the recorded steps and those around them differ by more than the work in them
     recorded, plain = 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
     host_ns = _plain_host_ns(t)
     if recorded < MIN_RATIO_TO_CORRECT * plain:
@@ -125,12 +128,6 @@ def variation_note(t: Tables) -> str:
         f"Step times vary without the profiler too: a tenth are below {varies.low_ns / 1e6:,.1f} ms, a tenth above "
         f"{varies.high_ns / 1e6:,.1f} ms."
     )
-
-
-def _varies(t: Tables) -> Variation | None:
-    """Return how far steps differ, None where the recorded ones and those beside them do not by anything but work."""
-    varies = variation(t.capture)
-    return None if varies is not None and varies.per_work_ns is None and steady_beside(t) else varies
 
 
 def estimated_share(t: Tables) -> float:

@@ -353,7 +353,11 @@ def _asked_prescriptions(
     others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
     known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
-    why_not = {name: why for name, p in known.items() if (why := _why_unpredicted(p))}
+    why_not = {
+        name: "changes the recording, not the step" if p.records_again else "saves what this recording does not show"
+        for name, p in known.items()
+        if p.records_again or (p.predicted_step_ns is None and p.mean_step_ns is None)
+    }
     for name in ids:
         if name not in known:
             raise _refused(f"This trace has no prescription {name}; there are", known)
@@ -361,14 +365,6 @@ def _asked_prescriptions(
             predicted = [each for each in known if each not in why_not]
             raise _refused(f"{name} {why_not[name]}, so there is nothing to predict; predicted are", predicted)
     return tuple(_Asked(known[name], findings.get(known[name].rule)) for name in ids)
-
-
-def _why_unpredicted(p: Prescription) -> str:
-    """Return why what a prescription saves is not predicted, "" where it is."""
-    if p.records_again:
-        return "changes the recording, not the step"
-    is_predicted = p.predicted_step_ns is not None or p.mean_step_ns is not None
-    return "" if is_predicted else "saves what this recording does not show"
 
 
 # What the step takes with so many loader workers: by what the report's prescriptions are predicted with.
@@ -600,7 +596,12 @@ def _of_all_ranks(
             "The recording holds no two steps in which the ranks share collectives, so that their exchanges cannot be "
             "replayed: give the traces of all ranks of a job, of the same steps."
         )
-    before, least = forecasts[-1], _computing(comparison)
+    # No step is shorter than what the ranks compute that are not late.
+    rows = [i for i, cause in enumerate(comparison.times.causes) if cause in PHASES]
+    others = [i for i in range(len(comparison.ranks)) if i not in comparison.lateness.late]
+    computing = comparison.times.spent[others][:, rows].sum(axis=1)
+    computing = computing[~np.isnan(computing).all(axis=1)]
+    before, least = forecasts[-1], float(np.nanmedian(computing, axis=1).max()) if computing.size else 0.0
     if asked.without_late:
         saved = _saved_without_late(comparison, forecasts, without, applied)
         ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
@@ -694,13 +695,3 @@ def _shortened(before: Forecast, saved_ns: float, least_ns: float, title: str) -
         max(ns - saved_ns, min(ns, least_ns)) for ns in (before.step_ns, before.low_ns, before.high_ns)
     )
     return Forecast((), title, step_ns, low_ns, high_ns)
-
-
-def _computing(comparison: Comparison) -> float:
-    """Return what the ranks that are not late compute in a step, the longest of them."""
-    times = comparison.times
-    rows = [i for i, cause in enumerate(times.causes) if cause in PHASES]
-    others = [i for i in range(len(comparison.ranks)) if i not in comparison.lateness.late]
-    computing = times.spent[others][:, rows].sum(axis=1)
-    known = computing[~np.isnan(computing).all(axis=1)]
-    return float(np.nanmedian(known, axis=1).max()) if known.size else 0.0
