@@ -27,7 +27,6 @@ from diagnose.trials.workplace import WorkingCopy, name_originals
 
 CHECKPOINTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".bin"})
 INFO = "capture.json"
-MAX_CHECKED_NAMES = 5_000  # names: a folder of data must not delay the run
 
 # Python that gives up the right to write anywhere but to the places of a file, then starts the rest of its arguments.
 RESTRICTED = (
@@ -47,7 +46,8 @@ def warn_of_checkpoints(folder: Path, report: Callable[[str], None]) -> None:
 
 def _checkpoint(folder: Path) -> Path | None:
     """Return the first file or folder with the suffix of a checkpoint, relative to the folder."""
-    waiting, num_left = [folder], MAX_CHECKED_NAMES
+    # A folder of data must not delay the run.
+    waiting, num_left = [folder], 5_000
     for here in waiting:
         for child in children_of(str(here)):
             num_left -= 1

@@ -20,7 +20,6 @@ from diagnose.text.plain_text import columns, one_line
 if TYPE_CHECKING:
     from diagnose.analyzers.common.advice import Advice
 
-SIMILAR_ID = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",
     "idle": "idle time",
@@ -202,7 +201,7 @@ def _known(name: str, names: Sequence[str]) -> str:
     wanted = name.strip().lower().replace("_", "-")
     if wanted in names:
         return wanted
-    similar = difflib.get_close_matches(wanted, names, n=3, cutoff=SIMILAR_ID)
+    similar = difflib.get_close_matches(wanted, names)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "diagnose explain lists all of them."
     raise UsageError(f"Unknown rule or change '{one_line(name)}': {hint}")
 

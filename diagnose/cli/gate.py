@@ -23,8 +23,6 @@ from diagnose.reports.language import ENGLISH, current, translated
 from diagnose.text.plain_text import columns
 from diagnose.text.progress import Progress
 
-DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly anything can be decided
-
 
 @dataclass(frozen=True, slots=True)
 class SidesRequest(ResultRequest):
@@ -190,7 +188,8 @@ def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
     if not _is_script(request):
         yield join_sides([open_side(path) for path in (request.target, *request.args)])
         return
-    num_runs = request.runs or DEFAULT_RUNS
+    # With fewer on each side hardly anything can be decided.
+    num_runs = request.runs or 3
     with tempfile.TemporaryDirectory(prefix="diagnose-gate-") as folder:
         captures = [Path(folder) / f"run-{i + 1}" for i in range(num_runs)]
         for i, capture in enumerate(captures):

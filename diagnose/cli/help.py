@@ -37,8 +37,6 @@ RARE = frozenset(
     }
 )
 """Options that few need."""
-MAX_SHORT = 60  # columns of what the list says of a command: each has one line
-MAX_OPTION_NAME = 24  # columns of an option; the description of a longer one starts on the next line
 
 
 class Decorator(Protocol):
@@ -82,7 +80,8 @@ class _Page(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, with one column of names for all groups."""
         groups = self.option_groups(ctx)
-        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_OPTION_NAME]
+        # The description of a longer option starts on the next line.
+        names = [name for records in groups.values() for name, _ in records if len(name) <= 24]
         width = max(map(len, names), default=0)
         for group, records in groups.items():
             with formatter.section(f"{group} options"):
@@ -197,7 +196,7 @@ class Group(_Page, click.Group):
         names = self.list_commands(ctx)
         width = max(map(len, names))
         with formatter.section("Commands"):
-            rows = [(name.ljust(width), self.commands[name].get_short_help_str(MAX_SHORT)) for name in names]
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(60)) for name in names]
             formatter.write_dl(rows, col_max=width)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 FORMATS = (".html", ".json", ".txt")
 CLOSED = "Standard output is closed, so the result has no place to go; leave it open, or use --output FILE."
-READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,8 @@ def print_result(text: str, *, needed: bool = True) -> None:
     except BrokenPipeError:
         # The interpreter flushes stdout once more at exit; that must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(READER_GONE)
+        # As a shell shows SIGPIPE: `diagnose analyze … | head` is no fault.
+        sys.exit(141)
 
 
 def check_rules(select: Sequence[str], ignore: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from diagnose.capture.process.rank_processes import StoreGone, StoreLink
 from diagnose.errors import DiagnoseError, UsageError, is_debugging
 from diagnose.model.files import printable, reason
-from diagnose.model.launched import Launched
+from diagnose.model.launched import RANKS_WAIT_S, Launched
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
@@ -21,7 +21,6 @@ from diagnose.text.progress import Progress
 if TYPE_CHECKING:
     from diagnose.pipeline.exchange import Received
 
-WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
 STAMP = "%Y%m%d-%H%M%S"
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
@@ -71,7 +70,7 @@ def wait_for_others(
     if ranks.world_size == 1:
         return ()
     here = len(chosen) * min(ranks.on_this_node, ranks.world_size) // ranks.world_size
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + RANKS_WAIT_S
 
     def num_lacking() -> int:
         is_shared = whole_world or _num_writers(folder) > here

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
 ANALYSIS = ("diagnose.trace_reader", "diagnose.pipeline.run", "diagnose.reports.text", "diagnose.reports.html")
-CLOCK_GRAIN_S = 2.0  # file systems that keep whole seconds, and clocks of file servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +256,8 @@ def _holds_steps(folder: Path, ranks: Launched, *, since: float) -> bool:
 
     try:
         info = CaptureInfo.from_json(path.read_bytes(), source=printable(path))
-        fresh = path.stat().st_mtime >= since - CLOCK_GRAIN_S
+        # File systems that keep whole seconds, and clocks of file servers.
+        fresh = path.stat().st_mtime >= since - 2.0
     except (OSError, InputError):
         return False
     return fresh and bool(info.light_file or info.attribution_file)

@@ -20,7 +20,6 @@ from diagnose.reports.format import growth, percent
 
 Outcome: TypeAlias = Literal["slower", "faster", "same", "undecided", "not comparable"]
 
-DEFAULT_TOLERANCE = 0.05
 MAX_CHANCE = 0.025  # of the order of equal runs, in one direction; three runs a side reach one in 20 at best
 MIN_ORDERS = 20  # three runs and three: with fewer, equal runs are too often in the same order by chance
 SPELL = 1.5  # with so few runs: slow spells of shared machines outlast a run and make it up to 1.4 times as long
@@ -156,7 +155,7 @@ def compare(
     before: Side,
     after: Side,
     *,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = 0.05,
     allow_differences: bool = False,
     of_changes: bool = False,
 ) -> Comparison:

@@ -14,8 +14,6 @@ from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
 MAX_TABLE_LINES = 8  # of each list
-NAME_WIDTH = 44  # letters of a kernel's name, where there is room
-NUMBERS_WIDTH = 31  # of a line of a table: both times, the difference, and the spaces
 
 
 def sentence(c: Comparison) -> str:
@@ -155,7 +153,8 @@ def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]
         return
     yield ""
     yield translated(heading)
-    name_width = min(NAME_WIDTH, width - NUMBERS_WIDTH)
+    # Both times, the difference, and the spaces take 31 columns.
+    name_width = min(44, width - 31)
     for change in changes[:MAX_TABLE_LINES]:
         name = shorten(translated(one_line(change.name)), name_width)
         sign = "+" if change.by_ns > 0 else "−"

@@ -15,7 +15,6 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.text.commands import command_words
 from diagnose.text.plain_text import middle, one_line
 
-MAX_SHOWN_CHARS = 60  # characters of a value
 SCRIPT = "script"
 
 Setup: TypeAlias = Mapping[str, str]  # what is known, by its name in a sentence
@@ -52,7 +51,7 @@ class Difference:
 
     def sentence(self) -> str:
         """Name it."""
-        before, after = (middle(one_line(value), MAX_SHOWN_CHARS) for value in (self.before, self.after))
+        before, after = (middle(one_line(value), 60) for value in (self.before, self.after))
         return f"The {self.what} differs: {before} before, {after} after."
 
 

@@ -19,8 +19,6 @@ except ImportError:
 
 __all__ = ["log"]
 
-MAX_TAG = 5000  # characters that every store of MLflow takes
-
 
 def log(diagnosis: Diagnosis, *, run_id: str | None = None, step: int | None = None, folder: str = "diagnose") -> str:
     """Log a diagnosis to the active run, or to the one that is named; return the run's id.
@@ -43,7 +41,8 @@ def log(diagnosis: Diagnosis, *, run_id: str | None = None, step: int | None = N
     client = mlflow.MlflowClient()
     tags = {"verdict": diagnosis.verdict, "headline": diagnosis.headline, "dominant": diagnosis.dominant or "none"}
     for name, text in tags.items():
-        client.set_tag(named, f"diagnose.{name}", mask_text(text)[:MAX_TAG])
+        # Every store of MLflow takes so many characters.
+        client.set_tag(named, f"diagnose.{name}", mask_text(text)[:5000])
     client.log_text(named, str(diagnosis.to_html()), f"{folder}/report.html")
     client.log_text(named, diagnosis.to_json(), f"{folder}/diagnosis.json")
     return named

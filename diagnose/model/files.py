@@ -143,7 +143,6 @@ def _locked(path: Path, *, create: bool) -> int | None:
     return descriptor
 
 
-MAX_PATH_CHARS = 160  # characters of a path in a message
 SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))  # a new file among devices is a mistake, except in SHARED_MEMORY
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs
 ELSEWHERE = "Choose a place that can be written."
@@ -284,7 +283,7 @@ def reason(error: OSError | ValueError) -> str:
 
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
-    return middle(one_line(str(path)), MAX_PATH_CHARS)
+    return middle(one_line(str(path)), 160)
 
 
 def _is_own_page(path: Path) -> bool:

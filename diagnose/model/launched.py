@@ -65,6 +65,7 @@ def _quota(group: Path) -> float:
 
 RECEIVED_FILE = "received.ranks"  # in a capture folder: the summaries of ranks whose captures lie elsewhere
 
+RANKS_WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and reading their traces
 JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "MASTER_ADDR",

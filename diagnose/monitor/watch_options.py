@@ -13,7 +13,6 @@ from diagnose.monitor.run_folder import RUNS, check_name
 from diagnose.monitor.windows import WindowLimits
 
 EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
-SLOW = 0.2  # by which steps have to become slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class WatchOptions:
 
     name: str = "run"
     every: int = EVERY  # steps of a row
-    slow: float = SLOW  # share by which steps become slower before a window is recorded
+    slow: float = 0.2  # share by which steps become slower before a window is recorded
     folder: Path = Path(RUNS)
     step_on: StepOn = "auto"
     signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none

@@ -120,9 +120,6 @@ def _sentence(one: NamedHolder) -> str:
     return f"{text}: store detached values." if one.keeps_graph else f"{text}."
 
 
-WINDOW_STEPS = 5  # timed without a profiler, then with one; the steps are steady already
-NICENESS = 10  # of the analysis: the training has precedence
-MAX_ANALYSIS_S = 600.0  # that the end of a run waits for an analysis
 ANALYSIS = "import os, sys; os.nice({nice}); from diagnose.cli.main import main; main()"
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "MV2_")
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -154,7 +151,8 @@ class Window:
     ) -> None:
         self._asked, self._folder = asked, folder
         options = CaptureOptions(
-            output=folder, steps=WINDOW_STEPS, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb,
+            # Timed without a profiler, then with one; the steps are steady already.
+            output=folder, steps=5, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb,
             dataflow=False, quiet=True,
         )  # fmt: skip
         self._tracer = Tracer(options, listener=listener, command=command)
@@ -193,7 +191,8 @@ class Analysis:
                 if name not in LAUNCHER_NAMES and not name.startswith(LAUNCHER_PREFIXES)
             }
             self._process = subprocess.Popen(
-                [sys.executable, "-c", ANALYSIS.format(nice=NICENESS), *arguments],
+                # The training has precedence.
+                [sys.executable, "-c", ANALYSIS.format(nice=10), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -220,6 +219,7 @@ class Analysis:
         if not self.over:
             report("waiting for the diagnosis of the last window")
         try:
-            self._process.wait(MAX_ANALYSIS_S)
+            # So long the end of a run waits.
+            self._process.wait(600.0)
         except subprocess.TimeoutExpired:
             report(f"the diagnosis goes on: {self.text}")

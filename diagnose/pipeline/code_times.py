@@ -31,7 +31,7 @@ from diagnose.model.intervals import (
     union,
 )
 from diagnose.model.locations import FRAME, is_own_file
-from diagnose.pipeline.device_time import MAX_NAMED_KERNELS, kernel_times
+from diagnose.pipeline.device_time import kernel_times
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
@@ -291,7 +291,6 @@ def _label(frame: str) -> str:
     return named.lastgroup or "" if named is not None and is_own_file(file) else ""
 
 
-MAX_MODULES = 300  # rows of a page, the longest
 MAX_PAGE_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
 MIN_SHOWN_SHARE = 0.0005  # of the step: less is no row
 MIN_OWN_SHARE = 0.01  # of the step: what runs around all steps and takes less itself only calls the others
@@ -348,7 +347,8 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     whole = np.maximum(paths.host + paths.backward, paths.device + paths.backward_device)
     least = MIN_SHOWN_SHARE * clock.step_ns * clock.num
     # A module takes as long as those in it and has a lower number, so none is kept without those around it.
-    kept = [p for p in np.argsort(-whole, kind="stable")[:MAX_MODULES].tolist() if whole[p] >= least]
+    # A page has the longest rows.
+    kept = [p for p in np.argsort(-whole, kind="stable")[:300].tolist() if whole[p] >= least]
     inner: defaultdict[int, list[int]] = defaultdict(list)
     for path in kept:
         inner[paths.parent[path]].append(path)
@@ -473,7 +473,7 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
     )
 
 
-def kernels(t: Tables, most: int = MAX_NAMED_KERNELS) -> tuple[KernelTime, ...]:
+def kernels(t: Tables, most: int = 10) -> tuple[KernelTime, ...]:
     """Return ``most`` of the device's kernels, the most expensive first, with the place of their launch."""
     events = t.trace.events
     return tuple(

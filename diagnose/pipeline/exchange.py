@@ -19,7 +19,7 @@ import msgspec
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import replace_private, write_bytes
-from diagnose.model.launched import RECEIVED_FILE
+from diagnose.model.launched import RANKS_WAIT_S, RECEIVED_FILE
 from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import (
     Work,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 # They are lists of packed profiles, which can be merged in any order and grouping.
 
 SUFFIX = ".ranks"
-MAX_SUMMARIES_BYTES = 2 << 30  # 200,000 ranks
 FORMAT = "diagnose ranks 1"
 _REMEDY = "Make it again with diagnose analyze --partial."
 
@@ -129,7 +128,8 @@ def _content(path: str) -> bytes:
     with open_source(Stored(path, mask_text(path))) as source:
         while count := source.readinto(chunk):
             data += chunk[:count]
-            if len(data) > MAX_SUMMARIES_BYTES:
+            # 200,000 ranks.
+            if len(data) > (2 << 30):
                 raise InputError(f"{path} holds more than 2 GiB. Merge fewer ranks at a time.")
         if source.fault:
             raise InputError(f"{path} cannot be read: {source.fault}. {_REMEDY}")
@@ -142,8 +142,6 @@ def _content(path: str) -> bytes:
 # all. Every rank reads its own capture and sends the summary. The one that answers compares them and names the ranks
 # that the answer is about, and those examine themselves and send what they found, lines included.
 
-WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and reading their traces
-MAX_EXAMINATION_BYTES = 64 << 20  # unpacked
 _WANTED, _FACTOR = "wanted", "factor"
 
 
@@ -196,16 +194,16 @@ def take_part(files: RankFiles, rank: int, messages: Messages) -> None:
     """Send the summary of this rank to the one that answers, and its examination if that one wants it."""
     own = factor_of_files([files])
     messages.put(f"factor/{rank}", msgspec.msgpack.encode(own))
-    common = messages.get(_FACTOR, 2 * WAIT_S)
+    common = messages.get(_FACTOR, 2 * RANKS_WAIT_S)
     files = replace(files, factor=own if common is None else _number(common))
     messages.put(f"summary/{rank}", _sent(packed_profile, files))
-    wanted = messages.get(_WANTED, 2 * WAIT_S)  # who answers may wait for another rank as long
+    wanted = messages.get(_WANTED, 2 * RANKS_WAIT_S)  # who answers may wait for another rank as long
     if wanted is not None and rank in msgspec.msgpack.decode(wanted, type=list[int]):
         messages.put(f"examination/{rank}", _examination(files))
 
 
 def gather(
-    files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages, *, wait_s: float = WAIT_S
+    files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages, *, wait_s: float = RANKS_WAIT_S
 ) -> Received:
     """Return what all ranks of a job have sent, and this one's own."""
     from diagnose.analyzers import TRAITS
@@ -287,7 +285,7 @@ def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
     """
     from diagnose.tables.program import Program
 
-    diagnosis, program = unpack_examination(inflate(data, MAX_EXAMINATION_BYTES))
+    diagnosis, program = unpack_examination(inflate(data, 64 << 20))
     if not isinstance(diagnosis, Diagnosis) or not isinstance(program, Program):
         raise ValueError("this is not the result of a rank")
     return diagnosis, program

@@ -25,7 +25,6 @@ from diagnose.trace_reader.inputs import RankFiles
 
 Results: TypeAlias = Iterator[tuple[int, Outcome]]
 
-AHEAD = 2  # ranks for each worker that are handed out before it asks: none waits for this process
 MAX_DEATHS = 2  # of a process with nothing but one rank, from which on that rank is given up
 # What every process would import for itself.
 _PRELOADED = ("diagnose.pipeline.rank", "diagnose.ranks.measure", "diagnose.trace_reader.folders")
@@ -56,7 +55,8 @@ class Processes:
         while waiting or running:
             self._pool = self._pool or _started(min(self._num_workers, len(ranks)))
             try:
-                while waiting and len(running) < AHEAD * self._num_workers:
+                # A rank is handed out before a worker asks: none waits for this process.
+                while waiting and len(running) < 2 * self._num_workers:
                     future = self._pool.submit(attempt, work, ranks[waiting[0]])
                     running[future] = waiting.popleft()
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

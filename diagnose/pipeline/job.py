@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
-MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
-NUM_EXAMINED = 3  # ranks that an answer needs at most: of so many, each file is read once
 
 
 class Workers(NamedTuple):
@@ -76,7 +74,8 @@ def analyze_inputs(
         received = read_received(paths)
         inputs = _with_factor(named, received)
         if len(inputs.ranks) == 1 and keep is None and not received.ranks:
-            num = workers.num or min(len(os.sched_getaffinity(0)), MAX_PROCESSES_OF_ONE_FILE)
+            # Beyond, joining the columns and analysing them takes longer than reading.
+            num = workers.num or min(len(os.sched_getaffinity(0)), 4)
             diagnosis = diagnosis_of(inputs.ranks[0], cache=workers.cache, draw=draw, processes=num)
             faults = map(Note, (*inputs.faults, *received.profile.missing))
             return replace(diagnosis, trust=(*diagnosis.trust, *faults))
@@ -170,7 +169,8 @@ def _profiled(inputs: Inputs, processes: Processes, cache: Cache, *, draw: bool 
     files: dict[tuple[int, str], RankFiles] = {}
     made: dict[tuple[int, str], tuple[Diagnosis, Program]] = {}
     missing = list(inputs.faults)
-    at_once = draw is not None and len(inputs.ranks) <= NUM_EXAMINED
+    # So many ranks an answer needs at most: each file is read once.
+    at_once = draw is not None and len(inputs.ranks) <= 3
     work = partial(packed_both, cache=cache, draw=bool(draw)) if at_once else partial(packed_profile, cache=cache)
     for i, (data, failure) in processes.run(work, inputs.ranks):
         if failure:

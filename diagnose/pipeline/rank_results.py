@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from diagnose.model.capture import Capture, CaptureInfo
     from diagnose.tables.program import Program
 
-MAX_CACHE_BYTES = 256 << 20  # a result with its charts has some hundred kB
-
 
 class Cache(NamedTuple):
     """A folder of results of earlier runs; without one nothing is kept.
@@ -99,7 +97,8 @@ def default_cache() -> Cache:
 def _trim(folder: Path) -> None:
     """Remove the older half of the entries if all together are too large."""
     entries = sorted((state.st_mtime, state.st_size, path) for path in folder.iterdir() for state in [path.lstat()])
-    if sum(size for _, size, _ in entries) > MAX_CACHE_BYTES:
+    # A result with its charts has some hundred kB.
+    if sum(size for _, size, _ in entries) > (256 << 20):
         for _, _, path in entries[: len(entries) // 2 + 1]:
             path.unlink(missing_ok=True)
 

@@ -14,6 +14,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.charts import BUSY, Flame, Frame, Gap, Picture, Readings, SpanTable, StepParts
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, grouped, subtract
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import is_own_file
 from diagnose.pipeline.code_times import (
     MAX_PAGE_ROWS,
@@ -30,8 +31,6 @@ from diagnose.tables.names import NAME_PART, STEP_MARK
 from diagnose.tables.nvml_readings import gpu_rows
 from diagnose.tables.queue import depth_over_time
 from diagnose.tables.steps import find_steps
-
-MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 
 
 class Drawn(NamedTuple):
@@ -138,7 +137,7 @@ def _titles(t: Tables) -> dict[str, str]:
         lane = f"GPU {t.device_id} stream {stream}"
         length = (t.tasks.end[mine] - t.tasks.start[mine]).astype(np.float64)
         for mask, role in ((t.tasks.is_collective, "communication"), (t.tasks.is_copy, "copies")):
-            if float(length[mask[mine]].sum()) > MIN_ROLE_SHARE * float(length.sum()):
+            if float(length[mask[mine]].sum()) > MAJORITY * float(length.sum()):
                 titles[lane] = f"{lane} · {role}"
     return titles
 

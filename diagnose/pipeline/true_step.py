@@ -54,7 +54,6 @@ UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on: operators that take longer beside the one
 # that they call do work of their own.
 MAX_PASSING_NS = 2_000
-MIN_PASSING = 20  # operators that only call another one
 PASSING_QUANTILE = 0.25  # the others of them do work of their own
 
 
@@ -177,7 +176,8 @@ def _pass_through_ns(t: Tables) -> float:
         mine = np.flatnonzero(nested & alone)
         found.append((end - start)[mine] - (end - start)[mine + 1])
     each = np.concatenate(found)
-    return min(*quantiles(each, PASSING_QUANTILE), MAX_PASSING_NS) if len(each) >= MIN_PASSING else 0.0
+    # Operators that only call another one.
+    return min(*quantiles(each, PASSING_QUANTILE), MAX_PASSING_NS) if len(each) >= 20 else 0.0
 
 
 def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import distinct, total
-from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.limits import MAJORITY, MAX_READY_SHARE
 from diagnose.model.records import as_facts
 from diagnose.model.rules import OF_PAUSES, OF_WORK, OUTSIDE, WORK, Records, RuleMeta
 from diagnose.pipeline.true_step import PROFILER, estimate_note, estimated_share, variation_note
@@ -117,7 +117,6 @@ LOST: Final = lost_records.META.id
 UNEXPLAINED: Final = unexplained_device.META.id
 COLD: Final = warm_up.META.id
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
-MIN_QUEUED_SHARE = 0.5  # of the tasks: whose launches are in the file, if that is to show why the device was idle
 MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_FAULTY_SHARE = 0.01
@@ -189,7 +188,7 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     queued, recording, idle = t.tasks.launch >= 0, estimated_share(t), t.partition.idle
     shares = {
         "Too much of the idle time cannot be explained from this trace": _share(t, UNEXPLAINED),
-        "Most launches of the device's tasks are missing": idle if 0 < queued.mean() < MIN_QUEUED_SHARE else 0.0,
+        "Most launches of the device's tasks are missing": idle if 0 < queued.mean() < MAJORITY else 0.0,
         "The profiler took more time than the largest cost found": (
             min(recording, idle) if recording >= MAX_ESTIMATE else 0.0
         ),
