@@ -6,12 +6,10 @@ Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from diagnose import __version__
 from diagnose.cli import options as shared
@@ -22,15 +20,13 @@ from diagnose.cli.help import (
     option,
     show_all_help,
 )
-from diagnose.errors import UsageError
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
-RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
+RECORDING, OUTPUT, CHANGES, RUNS = "Recording", "Output", "Change", "Trial"
 COMPARISON, GATE, WATCH, WINDOWS, METRICS = "Comparison", "Gate", "Watch", "Window", "Metrics"
 HELP_ALL = "Show the help of all commands with all options, and exit."
 ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
 _recording = partial(option, group=RECORDING)
-_ranks = partial(option, group=RANKS)
 _output = partial(option, group=OUTPUT)
 _change = partial(option, group=CHANGES)
 _trial = partial(option, group=RUNS)
@@ -39,9 +35,6 @@ _gating = partial(option, group=GATE)
 _watching = partial(option, group=WATCH)
 _window = partial(option, group=WINDOWS)
 _metrics = partial(option, group=METRICS)
-# Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
-ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
-RECORDINGS = ("exports",)
 
 
 @click.group(
@@ -139,14 +132,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
         "diagnose analyze --export perfetto=causes.json trace.json.gz",
     ],
 )
-@_ranks(
-    "--partial",
-    metavar="FILE",
-    help="Only write the summaries of these ranks to FILE, for --merge: .ranks.",
-)
-@_ranks("--merge", is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job.")
 @shared.worker_options
-@shared.keep_option
 @_output(
     "--export",
     "exports",
@@ -156,7 +142,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 )
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
     A PATH is a trace (.json, .gz, .zst, .zip), a tar or a folder of them, or a quoted pattern. It can also be a URL
@@ -164,26 +150,9 @@ def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: A
     the script is needed.
     """
     shared.one_thread()
-    from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
+    from diagnose.cli.job import JobRequest, analyze_and_answer
 
-    if partial:
-        _refuse("--partial", *ANSWER, *RECORDINGS)
-        of_summaries = {field.name for field in fields(SummaryRequest)} - {"output"}
-        summarize(paths, SummaryRequest(output=partial, **{name: asked[name] for name in of_summaries}))
-    elif merge:
-        _refuse("--merge", *RECORDINGS)
-        merge_and_answer(paths, JobRequest(**asked))
-    else:
-        analyze_and_answer(paths, JobRequest(**asked))
-
-
-def _refuse(option: str, *others: str) -> None:
-    """Refuse options that were typed next to one that leaves them without a meaning."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        if parameter.name in others and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
-            other = max(parameter.opts, key=len)
-            raise UsageError(f"{option} and {other} exclude each other; use one of them.")
+    analyze_and_answer(paths, JobRequest(**asked))
 
 
 @click.command(
