@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,18 +94,37 @@ def answer_text(
     Raises:
         OutputError: a file cannot be written; the result has been printed all the same.
     """
-    failure: OutputError | None = None
+    makers = {".json": json, ".html": page or text}
+    _deliver(
+        request,
+        files,
+        lambda file: makers.get(_format(file), text)().rstrip("\n") + "\n",
+        lambda _written: json() if request.as_json else text(),
+    )
+
+
+def _deliver(
+    request: ResultRequest,
+    files: Sequence[Path],
+    rendered: Callable[[Path], str],
+    printed: Callable[[Sequence[Path]], str],
+) -> None:
+    """Write the files, print the answer, given the files that were written, and name them.
+
+    Raises:
+        OutputError: a file cannot be written; the answer has been printed all the same.
+    """
+    failures: list[OutputError] = []
     with language(request.lang):
         for file in files:  # before anything is printed: the reader of standard output may go
-            make = {".json": json, ".html": page or text}.get(_format(file), text)
             try:
-                write_file(file, make().rstrip("\n") + "\n", force=request.force)
+                write_file(file, rendered(file), force=request.force)
             except OutputError as error:
-                failure = failure or error
-        printed = json() if request.as_json else text()
-    print_result(printed, needed=not files)
-    if failure is not None:
-        raise failure
+                failures.append(error)
+        shown = printed([] if failures else files)
+    print_result(shown, needed=not files)
+    if failures:
+        raise failures[0]
     for file in files:
         request.progress.report(f"wrote {printable(file)}")
 
@@ -187,28 +205,19 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     Raises:
         OutputError: a file cannot be written; the answer has been printed all the same.
     """
-    diagnosis, failures = request.chosen(diagnosis), list[OutputError]()
-    with language(request.lang):
-        with request.progress.phase("writing " + ", ".join(map(printable, files))) if files else nullcontext():
-            for file in files:
-                try:
-                    write_file(file, _rendered(diagnosis, file), force=request.force)
-                except OutputError as error:
-                    failures.append(error)
+    diagnosis = request.chosen(diagnosis)
+
+    def printed(written: Sequence[Path]) -> str:
         if request.as_json:
             from diagnose.reports import json
 
-            printed = json.render(diagnosis)
-        else:
-            from diagnose.reports.text import terminal_text
+            return json.render(diagnosis)
+        from diagnose.reports.text import terminal_text
 
-            whole = [] if failures else [file for file in files if _format(file) in (".html", ".json")]
-            printed = terminal_text(diagnosis, verbose=request.verbose, written=whole)
-    print_result(printed, needed=not files)
-    for failure in failures[:1]:
-        raise failure
-    for file in files:
-        request.progress.report(f"wrote {printable(file)}")
+        whole = [file for file in written if _format(file) in (".html", ".json")]
+        return terminal_text(diagnosis, verbose=request.verbose, written=whole)
+
+    _deliver(request, files, lambda file: _rendered(diagnosis, file), printed)
     if request.open_browser:
         import webbrowser  # starts with the modules that start processes
 

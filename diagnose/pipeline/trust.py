@@ -91,13 +91,8 @@ def unseen(
     """Return the records without which an answer may be hidden, with the number of rules that need each.
 
     Records that show superfluous work hide no more than what computes, those that show pauses no more than the time
-    between operators that no rule explains.
-
-    Args:
-        t: the recorded steps.
-        left_out: the rules that lack something, and what.
-        shares: of the step, by cause.
-        computing: share of the step in which the device computes, or without a device the host's operators.
+    between operators that no rule explains. ``left_out`` are the rules that lack something, and what, ``shares`` of the
+    step by cause, ``computing`` the share in which the device computes, or without a device the host's operators.
     """
     floor = FLOOR if t.device_id >= 0 else HOST_FLOOR
     causes = {name for name, rule in META.items() if not rule.explains} - {WORK} | {OUTSIDE}
