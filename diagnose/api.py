@@ -235,7 +235,6 @@ def watch(
     folder: AnyPath = "diagnose-runs",
     windows: int = 5,
     max_mb: float = 500.0,
-    signal: str = "SIGUSR2",
     dataflow: bool = True,
     prometheus: str | int = "",
     quiet: bool = False,
@@ -256,7 +255,6 @@ def watch(
         folder: Where runs are kept.
         windows: Most windows to record.
         max_mb: Bound of what the windows take on disk, MB.
-        signal: Signal that asks for a window, unless the program handles it; "" for none.
         dataflow: Record the values of two steps when memory grows, and name what holds them.
         prometheus: Port, or "ADDRESS:PORT", at which metrics are served for Prometheus; a port alone is the loopback's.
         quiet: Show no progress on standard error.
@@ -276,7 +274,6 @@ def watch(
         slow=slow,
         folder=Path(folder),
         step_on="marker",
-        signal=signal,
         dataflow=dataflow,
         limits=WindowLimits(count=windows, total_mb=max_mb),
         prometheus=str(prometheus),

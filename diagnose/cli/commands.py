@@ -431,12 +431,6 @@ class _WatchCommand(ScriptCommand):
     metavar="MB",
     help="Keep at most MB megabytes of windows.",
 )
-@_window(
-    "--signal",
-    default="SIGUSR2",
-    metavar="NAME",
-    help="Record a window upon this signal, unless the script handles it; '' for none.",
-)
 @shared.dataflow_option(WINDOWS)
 @_metrics(
     "--prometheus",
@@ -455,7 +449,7 @@ def watch(
     """Run SCRIPT to its end, timing every step; if steps become slower, record a window and diagnose it.
 
     Without a window nothing is profiled. Steps, waits for batches, memory and NVML are summed up every N steps in
-    FOLDER/NAME. A file named "record" in the run's folder, or the signal, requests a window. If memory grows, two steps
+    FOLDER/NAME. A file named "record" in the run's folder requests a window. If memory grows, two steps
     show which variable holds what stays. Options go before SCRIPT.
     """
     from diagnose.cli.watch import HistoryRequest, WatchRequest, history_and_answer, watch_and_answer

@@ -32,7 +32,7 @@ RARE = frozenset(
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--bucket-mb", "--overlap", "--memory"),  # what-if
         *("--allow-differences"),  # compare, gate
-        *("--window-mb", "--signal", "--prometheus"),  # watch
+        *("--window-mb", "--prometheus"),  # watch
         *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown
     }
 )

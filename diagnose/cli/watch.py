@@ -28,7 +28,6 @@ class WatchRequest:
     slow: float = 20.0  # per cent
     windows: int = 5
     max_mb: float = 500.0
-    signal: str = "SIGUSR2"
     dataflow: bool = True
     prometheus: str = ""
     folder: str = "diagnose-runs"
@@ -60,7 +59,6 @@ def watch_and_answer(request: WatchRequest) -> int:
         slow=request.slow / 100,
         folder=Path(request.folder),
         step_on=request.step_on,  # type: ignore[arg-type]  # click has checked the choice
-        signal=request.signal,
         dataflow=request.dataflow,
         limits=WindowLimits(count=request.windows, total_mb=request.max_mb),
         prometheus=request.prometheus,
@@ -101,7 +99,7 @@ def history_and_answer(request: HistoryRequest) -> None:
     summaries = [summary(run) for run in load_runs(runs, name)]
     if not summaries:
         raise UsageError(f"There is no run named '{one_line(name)}' in {printable(runs)}: {', '.join(names)}.")
-    answer_text(lambda: "\n".join(history_text(name, summaries)), lambda: history_json(name, summaries), request, files)
+    answer_text(lambda: "\n".join(history_text(summaries)), lambda: history_json(name, summaries), request, files)
 
 
 def _name_of(request: WatchRequest) -> str:

@@ -10,15 +10,13 @@ import contextlib
 import math
 import os
 import random
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from statistics import median
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.process.script import check_script, run_script
@@ -87,34 +85,6 @@ class OwnCost:
         )
 
 
-# A signal that asks a run for something, taken where the program has no use for it.
-
-
-class SignalRequest:
-    """Calls ``act`` when the signal arrives, between ``take`` and ``give_back``; "" is no signal."""
-
-    def __init__(self, name: str, act: Callable[[], None]) -> None:
-        self._name, self._act = name, act
-        self._handled: signal.Signals | None = None
-
-    def take(self) -> None:
-        """Take the signal, where this is the main thread and the program leaves it to the system."""
-        if not self._name or threading.current_thread() is not threading.main_thread():
-            return
-        number = signal.Signals[self._name]
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, self._arrived)
-            self._handled = number
-
-    def give_back(self) -> None:
-        """Leave the signal to the system again, unless somebody else has taken it since."""
-        if self._handled is not None and signal.getsignal(self._handled) == self._arrived:
-            signal.signal(self._handled, signal.SIG_DFL)
-
-    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
-        self._act()
-
-
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 ON_DEMAND = "asked for"
 
@@ -157,7 +127,6 @@ class Watch:
         self._own_cost, self._gap = OwnCost(), 0
         self._left = 0  # of the present gap's steps, which are counted only, those still to come
         self._random = random.Random(0)  # gaps of one length would meet each epoch at the same step
-        self._signal = SignalRequest(options.signal, self.record)
         self.folder: RunFolder | None = None
         self._metrics: Metrics | None = None
         if not self.passive:
@@ -185,7 +154,6 @@ class Watch:
         """Put hooks into torch, which has been imported; without hooks only marked steps count."""
         if self.passive or self._over:
             return
-        self._signal.take()
         try:
             self._listener.install()
         except (ImportError, AttributeError) as error:
@@ -208,7 +176,6 @@ class Watch:
             return []
         self._over = True
         self._listener.remove()
-        self._signal.give_back()
         self._guarded(self._finish)
         self._readings.stop()
         if self._metrics is not None:

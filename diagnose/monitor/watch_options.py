@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +27,6 @@ class WatchOptions:
     slow: float = 0.2  # share by which steps become slower before a window is recorded
     folder: Path = Path(RUNS)
     step_on: StepOn = "auto"
-    signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
     dataflow: bool = True  # record two steps as a program when memory grows
     limits: WindowLimits = field(default_factory=WindowLimits)
     prometheus: str = ""  # "PORT" on the loopback, or "ADDRESS:PORT", to serve metrics at
@@ -46,5 +44,3 @@ class WatchOptions:
             raise UsageError("The number of windows cannot be negative, and what they may take must be above 0 MB.")
         if self.prometheus:
             address_of(self.prometheus)
-        if self.signal and self.signal not in signal.Signals.__members__:
-            raise UsageError(f"Invalid signal {self.signal!r}: use a name such as SIGUSR2.")

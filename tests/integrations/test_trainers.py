@@ -1,7 +1,5 @@
 """The callbacks in the real trainers: which steps they count, and that the watch ends with the training."""
 
-import json
-
 import pytest
 
 from diagnose.capture import step_marker
@@ -83,26 +81,3 @@ def test_a_training_of_lightning_that_fails_ends_the_watch(tmp_path):
     with pytest.raises(ValueError, match="planted"):
         lightning_training(tmp_path, fail_at=8)
     assert watched_steps(tmp_path) == (8 // ACCUMULATED, "ValueError")
-
-
-def test_the_profiler_of_lightning_records_updates_and_its_summary_is_the_report(tmp_path):
-    from diagnose.integrations.lightning import DiagnoseProfiler
-
-    profiler = DiagnoseProfiler(quick=True, capture=tmp_path / "capture")
-    lightning_training(tmp_path, epochs=20, profiler=profiler)
-    assert not step_marker.is_listened_to()
-    assert profiler.diagnosis.verdict == "no-gpu"
-    assert (tmp_path / "capture" / "capture.json").exists()
-    assert profiler.summary().startswith(profiler.diagnosis.summary[0].partition(":")[0])
-    steps = json.loads((tmp_path / "capture" / "capture.json").read_text())["unprofiled_ms"]
-    assert len(steps) < 20 * UPDATES  # updates, not batches
-
-
-def test_a_training_that_fails_under_the_profiler_of_lightning_keeps_its_error(tmp_path):
-    from diagnose.integrations.lightning import DiagnoseProfiler
-
-    profiler = DiagnoseProfiler()
-    with pytest.raises(ValueError, match="planted"):
-        lightning_training(tmp_path, fail_at=3, profiler=profiler)
-    assert not step_marker.is_listened_to()
-    assert profiler.diagnosis is None

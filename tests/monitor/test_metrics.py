@@ -66,7 +66,7 @@ def test_a_watch_serves_its_own_steps_and_ends_the_server_with_itself(tmp_path):
     import diagnose
 
     port = free_port()
-    with diagnose.watch("net", every=2, folder=tmp_path, prometheus=port, signal="", quiet=True) as watch:
+    with diagnose.watch("net", every=2, folder=tmp_path, prometheus=port, quiet=True) as watch:
         for _ in range(4):
             watch.step()
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read().decode()
