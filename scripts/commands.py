@@ -21,8 +21,7 @@ Made by `scripts/commands` from `diagnose COMMAND --help-all`; `--help` leaves o
 need? [From a symptom to a command](slow-training.md).
 
 An option has one meaning in all commands. Options of diagnose go before a script. Everything after the script is passed
-to it. A line on standard error warns of options that the script may not know, except after `--`. Progress goes there
-too.
+to it. Progress goes to standard error.
 
 `profile`, `run` and `record` are other names of `trace`.
 """

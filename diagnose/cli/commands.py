@@ -5,7 +5,7 @@ Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from diagnose.cli import options as shared
 from diagnose.cli.help import (
     Command,
     Group,
-    ScriptCommand,
     option,
     show_all_help,
 )
@@ -57,7 +56,7 @@ def cli() -> None:
 
 
 @click.command(
-    cls=ScriptCommand,
+    cls=Command,
     short_help="Run a script, record a few steps and diagnose them.",
     context_settings={"allow_interspersed_args": False},
     examples=[
@@ -174,7 +173,7 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 
 
 @click.command(
-    cls=ScriptCommand,
+    cls=Command,
     short_help="Measure each prescribed change by running the script.",
     context_settings={"allow_interspersed_args": False},
     examples=[
@@ -350,15 +349,8 @@ def _sides(
     return tuple(earlier), tuple(later)
 
 
-def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
-    """Return TARGET, and what is given after it."""
-    rest = params["paths"][0 if params["baseline"] else 1 :]
-    return (rest[0], rest[1:]) if rest else ("", ())
-
-
 @click.command(
-    cls=ScriptCommand,
-    split=_target,
+    cls=Command,
     short_help="Fail if the step is slower than a baseline.",
     context_settings={"allow_interspersed_args": False},
     examples=[
@@ -393,7 +385,7 @@ def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int
     return gate_and_answer(GateRequest(baseline=baseline, target=rest[0], args=rest[1:], **asked))
 
 
-class _WatchCommand(ScriptCommand):
+class _WatchCommand(Command):
     """After ``--list`` no script follows, so that options may stand behind the name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

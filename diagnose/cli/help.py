@@ -6,24 +6,18 @@ It fits a screen: what few need is shown by ``--help-all`` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
 from diagnose.errors import UsageError
-from diagnose.model.launched import launched
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
-from diagnose.text.progress import Progress
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 GENERAL = "General"  # the group of --help and --version
 NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
-BEFORE_SCRIPT = "diagnose.before_script"
-HELP = ("-h", "--help")  # every script of argparse has these
 ALL = "diagnose.all_options"  # in a context: options that few need are shown too
 RARE = frozenset(
     {
@@ -31,7 +25,7 @@ RARE = frozenset(
         *("--workers", "--no-cache"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--bucket-mb", "--overlap", "--memory"),  # what-if
-        *("--allow-differences"),  # compare, gate
+        "--allow-differences",  # compare, gate
         *("--window-mb", "--prometheus"),  # watch
         *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown
     }
@@ -103,64 +97,6 @@ class Command(_Page):
         params = super().get_params(ctx)
         has_rare = not all(RARE.isdisjoint(parameter.opts) for parameter in params)
         return [*params[:-1], _HELP_ALL, params[-1]] if has_rare else params
-
-
-Split: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, Sequence[str]]]
-"""From what click read: the script, and what is passed to it."""
-
-
-def _script_and_args(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
-    return params.get("script") or "", params.get("args") or ()
-
-
-class ScriptCommand(Command):
-    """A command whose arguments end with a script and what is passed to it."""
-
-    def __init__(self, *args: Any, split: Split = _script_and_args, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.split = split
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, and keep those before the script's own."""
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        ctx.meta[BEFORE_SCRIPT] = given[: len(given) - len(self.split(ctx.params)[1])]
-        return rest
-
-    def invoke(self, ctx: click.Context) -> Any:  # what the command returns
-        """Give the hint, then run the command."""
-        if "--" not in ctx.meta[BEFORE_SCRIPT] and launched().rank == 0:
-            self._hint(ctx)
-        return super().invoke(ctx)
-
-    def _hint(self, ctx: click.Context) -> None:
-        options = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        script, args = self.split(ctx.params)
-        path = Path(script)  # meant as a script, rather than as a trace, a report or a capture
-        is_script = (path / "__main__.py").is_file() if path.is_dir() else path.suffix in {".py", ""}
-        if not (ctx.params["module"] or is_script):
-            return
-        names = shared_names(args, options, "" if ctx.params["module"] else script)
-        if names:
-            one = len(names) == 1
-            Progress(quiet=ctx.params["quiet"]).report(
-                f"{', '.join(names)} after the script {'goes' if one else 'go'} to the script; "
-                f"put {'it' if one else 'them'} before {script} to set diagnose's own"
-            )
-
-
-def shared_names(args: Sequence[str], options: set[str], script: str) -> list[str]:
-    """Return the options among ``args`` that diagnose has too and the script does not mention, in their order.
-
-    Those behind ``--`` are left out. ``script`` is a path, or empty where the source is not at hand.
-    """
-    before = args[: args.index("--")] if "--" in args else args
-    names = dict.fromkeys(arg.partition("=")[0] for arg in before if arg.startswith("-"))
-    shared = [name for name in names if name in options and name not in HELP]
-    source = ""
-    with suppress(OSError, ValueError):  # a wrong path is answered by the command itself
-        source = Path(script).read_text(encoding="utf-8", errors="replace") if script and shared else ""
-    return [name for name in shared if f'"{name}"' not in source and f"'{name}'" not in source]
 
 
 class Group(_Page, click.Group):
