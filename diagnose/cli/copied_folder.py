@@ -115,7 +115,10 @@ def copied_folder(capture: Path, *, force: bool, report: Callable[[str], None]) 
                     plan_surroundings(here, without=without),
                 )
                 copy = WorkingCopy(plan, below(root, around.source))
-                report(f"the script runs in a copy of the working folder ({plan.size_text}); {_limits()}")
+                limits = "files that it names by an absolute path are not protected"
+                if can_restrict():
+                    limits = "it cannot write to the folder itself, and files elsewhere are not protected"
+                report(f"the script runs in a copy of the working folder ({plan.size_text}); {limits}")
                 WorkingCopy(around, root).restore()
                 copy.restore()
             except UsageError as error:  # its remedy is one of prove
@@ -126,12 +129,6 @@ def copied_folder(capture: Path, *, force: bool, report: Callable[[str], None]) 
     finally:
         if not target.is_described:
             target.discard()
-
-
-def _limits() -> str:
-    if can_restrict():
-        return "it cannot write to the folder itself, and files elsewhere are not protected"
-    return "files that it names by an absolute path are not protected"
 
 
 def _place(private: Path, original: Path, copy: Path) -> Place:

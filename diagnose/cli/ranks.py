@@ -73,7 +73,9 @@ def wait_for_others(
     end = time.monotonic() + RANKS_WAIT_S
 
     def num_lacking() -> int:
-        is_shared = whole_world or _num_writers(folder) > here
+        files = (*folder.glob("capture.rank*.json"), *folder.glob(".rank*.lock"))  # written, or reserved
+        writers = {re.sub(r"^(capture)?\.|\.(json|lock)$", "", path.name) for path in files}
+        is_shared = whole_world or len(writers) > here
         return len(_missing(folder, chosen)) - (0 if is_shared else len(chosen) - max(here, 1))
 
     if num_lacking() > 0:
@@ -89,13 +91,6 @@ def wait_for_others(
         f"The capture of rank {listed} of {ranks.world_size} is missing, so skew between ranks is incomplete; use "
         f"--capture with a folder that all nodes share, or run {again} when all captures are there.",
     )
-
-
-def _num_writers(folder: Path) -> int:
-    """Return how many ranks have written into the folder, or reserved it."""
-    written = {path.name.removeprefix("capture.").removesuffix(".json") for path in folder.glob("capture.rank*.json")}
-    reserved = {path.name.removeprefix(".").removesuffix(".lock") for path in folder.glob(".rank*.lock")}
-    return len(written | reserved)
 
 
 def _missing(folder: Path, chosen: Collection[int]) -> list[int]:

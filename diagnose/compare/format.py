@@ -120,10 +120,15 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
     if any(changes for _, changes in tables):
         before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
         which = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
+        recorded, warning = c.after.diagnosis.step_ns - c.before.diagnosis.step_ns, ""
+        if c.evaluation.outcome in ("slower", "faster") and (recorded > 0) is not c.is_slower:
+            went = "longer" if recorded > 0 else "shorter"
+            warning = (
+                f" While it was recorded the step became {went}, so these parts do not show why it is "
+                f"{c.evaluation.outcome}."
+            )
         yield ""
-        yield from _wrapped(
-            f"Below: the mean recorded step, {before} before and {after} after{which}.{_other_way(c)}", width
-        )
+        yield from _wrapped(f"Below: the mean recorded step, {before} before and {after} after{which}.{warning}", width)
     for heading, changes in tables:
         yield from _table(heading, changes, width)
     unlike = c.evaluation.outcome == "not comparable"
@@ -135,17 +140,6 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
 def _wrapped(english: str, width: int) -> list[str]:
     """Return a sentence in the current language in lines; a Chinese character takes two columns."""
     return wrap(translated(english), width if current() == ENGLISH else width // 2)
-
-
-def _other_way(c: Comparison) -> str:
-    """Return a warning where the recorded step went the other way than the one that was evaluated."""
-    recorded = c.after.diagnosis.step_ns - c.before.diagnosis.step_ns
-    if c.evaluation.outcome not in ("slower", "faster") or (recorded > 0) is c.is_slower:
-        return ""
-    went = "longer" if recorded > 0 else "shorter"
-    return (
-        f" While it was recorded the step became {went}, so these parts do not show why it is {c.evaluation.outcome}."
-    )
 
 
 def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]:

@@ -379,7 +379,11 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     for path, name in enumerate(paths.name):
         by_name[name].append(path)
     for name, each in by_name.items():
-        row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
+        shown = t.trace.names[name]  # "train.py(41): compute_loss" as "train.py:41 compute_loss"
+        if (match := FRAME.match(shown)) is not None:
+            line = "" if name in already else f":{match['line']}"
+            shown = f"{match['file']}{line} {match['function']}"
+        row = sums.row(shown, each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
         if row.share >= MIN_SHOWN_SHARE and not passes_on:
             found.append(row)
@@ -396,15 +400,6 @@ def _outermost(paths: CallPaths, same: list[int]) -> list[int]:
         return path < 0
 
     return [path for path in same if is_outer(path)]
-
-
-def _function(frame: str, *, has_line: bool) -> str:
-    """Return "train.py:41 compute_loss" for "train.py(41): compute_loss", "train.py main" without a line."""
-    match = FRAME.match(frame)
-    if match is None:
-        return frame
-    line = f":{match['line']}" if has_line else ""
-    return f"{match['file']}{line} {match['function']}"
 
 
 def _sampled(t: Tables) -> tuple[CodeTime, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -129,19 +130,14 @@ def _dtype_of_inputs(known: OperatorInputs, tasks: Rows, length: npt.NDArray[np.
         single[name] = re.match(_OWN_OPERATOR, known.text(name)) is not None
     types = np.where(single[names], known.types[tasks], -1)
     for text in distinct(types[types >= 0]).tolist():
-        dtype = _first_type(known.text(text))
+        given: object = None
+        with suppress(ValueError):
+            given = json.loads(known.text(text))
+        named = [_DTYPES[t] for t in given if isinstance(t, str) and t in _DTYPES] if isinstance(given, list) else []
+        dtype = next((dtype for dtype in named if "float" in dtype), named[0] if named else "")
         cost[dtype] = cost.get(dtype, 0.0) + float(length[tasks[types == text]].sum())
     name = max(cost, key=lambda dtype: cost[dtype], default="")
     return name if name and cost[name] > MAJORITY * float(length[tasks].sum()) else ""
-
-
-def _first_type(text: str) -> str:
-    try:
-        given = json.loads(text)
-    except ValueError:
-        return ""
-    found = [_DTYPES[t] for t in given if isinstance(t, str) and t in _DTYPES] if isinstance(given, list) else []
-    return next((dtype for dtype in found if "float" in dtype), found[0] if found else "")
 
 
 def flop_utilisation(t: Tables) -> FlopUtilisation | None:

@@ -8,7 +8,6 @@ and send what they found, lines included.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import time
@@ -107,7 +106,7 @@ def take_part(files: RankFiles, rank: int, messages: Messages) -> None:
     own = factor_of_files([files])
     messages.put(f"factor/{rank}", msgspec.msgpack.encode(own))
     common = messages.get(_FACTOR, 2 * RANKS_WAIT_S)
-    files = replace(files, factor=own if common is None else _number(common))
+    files = replace(files, factor=own if common is None else msgspec.msgpack.decode(common, type=float))
     messages.put(f"summary/{rank}", _sent(packed_profile, files))
     wanted = messages.get(_WANTED, 2 * RANKS_WAIT_S)  # who answers may wait for another rank as long
     if wanted is not None and rank in msgspec.msgpack.decode(wanted, type=list[int]):
@@ -123,7 +122,8 @@ def gather(
     from diagnose.ranks.comparison import compare_ranks
 
     factors = {rank: msgspec.msgpack.encode(factor_of_files([files]))}
-    known = [factor for _, data in _each("factor", factors, ranks, (messages, wait_s)) if (factor := _number(data))]
+    come = [data for _, data in _each("factor", factors, ranks, (messages, wait_s)) if data is not None]
+    known = [factor for data in come if (factor := msgspec.msgpack.decode(data, type=float))]
     files = replace(files, factor=statistics.median(known or [0.0]))  # 0: none timed steps without the profiler
     messages.put(_FACTOR, msgspec.msgpack.encode(files.factor))
     profiles: list[RankProfile] = []
@@ -141,8 +141,8 @@ def gather(
     messages.put(_WANTED, msgspec.msgpack.encode(wanted))
     mine = {rank: _examination(files)} if rank in wanted else {}
     paths = {p.rank: p.path for p in profiles}
-    come = _all("examination", mine, wanted, (messages, wait_s))
-    return Received(job, {(number, paths[number]): sent.data for number, sent in come if sent.data}, absent)
+    results = _all("examination", mine, wanted, (messages, wait_s))
+    return Received(job, {(number, paths[number]): sent.data for number, sent in results if sent.data}, absent)
 
 
 def write_received(folder: Path, received: Received) -> None:
@@ -205,14 +205,6 @@ def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
     if not isinstance(diagnosis, Diagnosis) or not isinstance(program, Program):
         raise ValueError("this is not the result of a rank")
     return diagnosis, program
-
-
-def _number(data: bytes | None) -> float:
-    """Return the factor that a rank has sent, 0 where none came."""
-    with suppress(msgspec.DecodeError):
-        found = msgspec.msgpack.decode(data, type=float) if data is not None else 0.0
-        return found if math.isfinite(found) and found >= 0 else 0.0
-    return 0.0
 
 
 def _each(

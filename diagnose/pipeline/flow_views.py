@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,7 +63,12 @@ def flow_picture(
     result, use = step.passed_on()
     drawn = step.chosen(result)
     number = {row: i for i, row in enumerate(drawn)}
-    before = _num_between(rows, drawn)
+    before = [0]  # how many operators are left out before each drawn one, and after the last
+    for row in rows:
+        if row in number:
+            before.append(0)
+        else:
+            before[-1] += 1
     nodes = tuple(
         FlowNode(
             operator=plain_name(graph.operators[row].name),
@@ -158,17 +163,6 @@ class _Step(NamedTuple):
                 if each in self.named and each not in seen:
                     seen.add(each)
                     queue.append(each)
-
-
-def _num_between(rows: Iterable[int], drawn: Sequence[int]) -> list[int]:
-    """Return how many operators are left out before each drawn one, and after the last."""
-    counts, at = [0], set(drawn)
-    for row in rows:
-        if row in at:
-            counts.append(0)
-        else:
-            counts[-1] += 1
-    return counts
 
 
 # What a step keeps for its backward pass and leaves to later steps, by line.

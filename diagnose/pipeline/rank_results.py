@@ -63,9 +63,15 @@ class Cache(NamedTuple):
         """Return the file of a result; None if a file can be read only once, or a store keeps no version of it."""
         if self.folder is None:
             return None
-        parts = [_program(), what, files.factor]
+        parts: list[object] = [_program(), what, files.factor]
         for file in files_of(files):
-            version = _version(file) if isinstance(file, Stored) else None
+            if not isinstance(file, Stored):
+                return None
+            if is_url(file.path):
+                version: object = version_of(file.path)
+            else:
+                state = Path(file.path).stat()
+                version = state.st_size, state.st_mtime_ns
             if version is None:
                 return None
             parts += [file, version]
@@ -101,13 +107,6 @@ def _trim(folder: Path) -> None:
     if sum(size for _, size, _ in entries) > (256 << 20):
         for _, _, path in entries[: len(entries) // 2 + 1]:
             path.unlink(missing_ok=True)
-
-
-def _version(file: Stored) -> str | tuple[int, int] | None:
-    if is_url(file.path):
-        return version_of(file.path)
-    state = Path(file.path).stat()
-    return state.st_size, state.st_mtime_ns
 
 
 @once
