@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -254,7 +254,7 @@ def _indented(text: str, hanging: int = 0) -> list[str]:
     )
 
 
-def _json(content: dict[str, object]) -> str:
+def _json(content: Mapping[str, object]) -> str:
     return json.dumps({"schema_version": 1, **content}, indent=2, ensure_ascii=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -349,10 +350,7 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
     tree.ns[0] = int((end - start).sum())
     bare = _Pieces(start, end, np.zeros(len(rows), np.int64))
     for thread in t.threads:  # what another thread does stands below what the main thread was in
-        nested = t.cached(
-            ("flame layers", thread),
-            lambda thread=thread: layers(t.trace, _shown_rows(t, thread), MAX_STACK_DEPTH),
-        )
+        nested = t.cached(("flame layers", thread), partial(_shown_layers, t, thread))
         innermost = []
         for each, begin in zip(nested.rows, nested.start, strict=True):
             bare, left = tree.inside(bare, begin, nested.event_end[each], names.of_row[each])
@@ -403,16 +401,15 @@ def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
             tree.ns.append(int(bare_ns[parent] * times / num[parent]))
 
 
-def _shown_rows(t: Tables, thread: int) -> Rows:
-    """Return a thread's frames and events, without the marks of steps and what only wraps others."""
+def _shown_layers(t: Tables, thread: int) -> Layers:
+    """Return a thread's frames and events nested, without the marks of steps and what only wraps others."""
     rows = host_rows(t.trace, thread, *_KINDS)
     names = t.trace.events.name[rows]
     hidden = np.zeros(len(t.trace.names), bool)
     for name in distinct(names).tolist():
         text = t.trace.names[name]
         hidden[name] = bool(STEP_MARK.match(text) or re.search(_WRAPPERS, text[:NAME_PART]))
-    shown: Rows = rows[~hidden[names]]
-    return shown
+    return layers(t.trace, rows[~hidden[names]], MAX_STACK_DEPTH)
 
 
 class _Names(NamedTuple):
