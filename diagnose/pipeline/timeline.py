@@ -27,7 +27,7 @@ from diagnose.pipeline.code_times import (
 )
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import names_of_open_frames
-from diagnose.tables.host import host_rows, layers
+from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
 from diagnose.tables.nvml_readings import gpu_rows
 from diagnose.tables.queue import depth_over_time
