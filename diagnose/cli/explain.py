@@ -201,7 +201,7 @@ def _known(name: str, names: Sequence[str]) -> str:
     wanted = name.strip().lower().replace("_", "-")
     if wanted in names:
         return wanted
-    similar = difflib.get_close_matches(wanted, names)
+    similar = difflib.get_close_matches(wanted, names, cutoff=0.7)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "diagnose explain lists all of them."
     raise UsageError(f"Unknown rule or change '{one_line(name)}': {hint}")
 
