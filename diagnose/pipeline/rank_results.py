@@ -50,7 +50,7 @@ class Cache(NamedTuple):
             if (entry := self._entry(what, files)) is not None:
                 data = entry.read_bytes()
                 os.utime(entry)  # the entries that were not used for longest go first
-                return data
+                return data or None  # a machine that stopped may have left an empty one
         return None
 
     def put(self, what: str, files: RankFiles, data: bytes) -> None:
