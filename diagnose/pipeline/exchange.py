@@ -26,6 +26,7 @@ from diagnose.model.files import replace_private
 from diagnose.model.launched import RANKS_WAIT_S, RECEIVED_FILE
 from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import (
+    Outcome,
     Work,
     attempt,
     factor_of_files,
@@ -78,13 +79,6 @@ class Received:
     def ranks(self) -> frozenset[int]:
         """Return the ranks whose summaries are there."""
         return frozenset(p.rank for p in self.profile.ranks)
-
-
-class _Sent(msgspec.Struct, array_like=True):
-    """What a rank sends of itself: a summary or an examination, or why there is none."""
-
-    data: bytes
-    failure: str = ""
 
 
 def own_files(folder: Path, rank: int) -> RankFiles:
@@ -219,16 +213,16 @@ def _each(
 
 def _all(
     key: str, own: Mapping[int, bytes], ranks: Sequence[int], store: tuple[Messages, float]
-) -> Iterator[tuple[int, _Sent]]:
+) -> Iterator[tuple[int, Outcome]]:
     for rank, data in _each(key, own, ranks, store):
-        sent = _Sent(b"", f"The {key} of rank {rank} did not come through the job's store.")
+        sent = Outcome(b"", f"The {key} of rank {rank} did not come through the job's store.")
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            sent = msgspec.msgpack.decode(data or b"", type=_Sent)
+            sent = msgspec.msgpack.decode(data or b"", type=Outcome)
         yield rank, sent
 
 
 def _sent(work: Work, files: RankFiles) -> bytes:
-    return msgspec.msgpack.encode(_Sent(*attempt(work, files)))
+    return msgspec.msgpack.encode(attempt(work, files))
 
 
 def _examination(files: RankFiles) -> bytes:
