@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ADVICE",
     "FALLBACK_RULE",
-    "FORMER",
     "HOST_LEGENDS",
     "HOST_RULES",
     "IDLE_RULES",
@@ -133,8 +132,6 @@ RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
 ADVICE: Mapping[str, Mapping[str, tuple[Advice, ...]]] = {rule.META.id: _advice(rule) for rule in RULES}
 """What each rule advises that nothing can apply, by id: the first entry that fits is given."""
-FORMER: Mapping[str, str] = {old: rule.META.id for rule in RULES for _, old in rule.META.former if old not in META}
-"""The rules that name what rules that are gone named, by the ids of those."""
 TRAITS = traits_of(META.values())
 """What the comparison of ranks has to know of the rules."""
 FALLBACK_RULE = cast("Analyzer", next(rule for rule in RULES if rule.META.fallback))

@@ -97,7 +97,6 @@ def _rules_page() -> Iterator[str]:
     for title, words, rules in GROUPS:
         yield f"## {title}\n\n{words}\n"
         for rule in rules:
-            yield from (f'<a id="{old}"></a>\n' for old, new in analyzers.FORMER.items() if new == rule.META.id)
             yield from _page_of(f"diagnose.analyzers.{rule.META.id.replace('-', '_')}", rule.META.id)
             if rule.META.changes:
                 links = ", ".join(f"[{name}](changes.md#{name})" for name in rule.META.changes)

@@ -5,33 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-__all__ = [
-    "AT_ONCE_NS",
-    "CALL_NS",
-    "ENGLISH",
-    "EXPORTS",
-    "FEW",
-    "HOW_TRIED",
-    "LANGUAGES",
-    "LONG_NS",
-    "MAJORITY",
-    "MAX_LOSSES",
-    "MAX_READY_SHARE",
-    "MAX_TIMES",
-    "MIN_GAIN_SHARE",
-    "MIN_RECURRENCES",
-    "MIN_REGIONS",
-    "OVERLAPPED",
-    "PREVAILS",
-    "REDUCED",
-    "STEP_SOURCES",
-    "USABLE_SHARE",
-    "Doubt",
-    "StepOn",
-    "TrialMethod",
-]  # fmt: skip
-
-
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: Final[tuple[StepOn, ...]] = ("auto", "optimizer", "dataloader", "forward", "marker")
 
@@ -53,7 +26,7 @@ HOW_TRIED: Mapping[TrialMethod, str] = {
     "by hand": "Made by hand",
 }
 
-EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures", "tensorboard")
+EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures")
 
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall

@@ -167,9 +167,8 @@ class Tables:
         ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
         found[ids] = True
-        is_found = names.searcher(pattern)
         for name in np.flatnonzero(found).tolist():
-            found[name] = is_found(self.trace.names[name][: names.NAME_PART])
+            found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None
         mask: Mask = found[ids]
         return mask
 

@@ -181,8 +181,6 @@ def _questions(rng: random.Random) -> list[str]:
     if rng.random() < 0.2:
         asked += ["--scale", rng.choice(("gemm=0.5", "kernel~.=0", "=", "(=1", ".*=nan", ".=1e300"))]
     if rng.random() < 0.15:
-        asked += ["--no-sync", rng.choice(("train.py:12", "x:0", "train.py:" + "9" * 30))]
-    if rng.random() < 0.15:
         asked += ["--loader-workers", "4"]
     if rng.random() < 0.15:
         asked += ["--bucket-mb", rng.choice(("25", "0.001", "1e9"))]
@@ -310,7 +308,7 @@ def _report_command(rng: random.Random) -> tuple[str, ...]:
     as_json = ("--json",) if rng.random() < 0.5 else ()
     if which < 0.5:
         return ("compare", *as_json, "a.json", "b.json")
-    written = ("--junit", "j.xml", "--sarif", "s.sarif") if which < 0.85 else ()
+    written = ("--junit", "j.xml") if which < 0.85 else ()
     update = ("--update",) if which > 0.93 else ()
     several = ("--allow-differences", "--baseline", "a.json", "--baseline", "b.json") if 0.85 < which <= 0.93 else ()
     return ("gate", "--quiet", *as_json, *written, *update, *several, "a.json", "b.json")

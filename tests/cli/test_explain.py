@@ -32,11 +32,6 @@ def test_a_rule_is_explained(capsys, monkeypatch, name):
     assert max(map(len, lines)) <= 80
 
 
-def test_the_id_of_a_rule_that_is_gone_explains_the_one_that_names_the_same(capsys):
-    assert cli.run(["explain", "padded_batch"]) == 0
-    assert capsys.readouterr().out.startswith("work-on-nothing: ")
-
-
 def test_a_rule_as_json(capsys):
     assert cli.run(["explain", "gc-pause", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
