@@ -26,8 +26,6 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.model.events import Device
 
-__all__ = ["LATENCY_NS", "GpuSpec", "Precision", "bandwidth_of", "rebucketed", "spec_of", "transfer_ns"]
-
 # Gradients of a backward in buckets of another size: when each bucket is full, and how long its reduction takes.
 
 LATENCY_NS = 20_000  # of a collective, whatever it carries

@@ -16,11 +16,6 @@ from diagnose.model.shapes import MAX_ELEMENTS, Shape, num_elements
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Tensor, element_bytes, inputs
 
-__all__ = [
-    "PRODUCTS", "OpCost", "compiled_product", "cost_of", "is_convolution", "is_pointwise", "output_of_convolution",
-    "output_size", "reads_values",
-]  # fmt: skip
-
 # What matrix products, convolutions and attention have to do at least: operations, and bytes to and from memory.
 #
 # A multiplication with an addition counts as two operations, as data sheets count them.

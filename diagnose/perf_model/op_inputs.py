@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from diagnose.model.shapes import Shape, num_elements
 
-__all__ = ["BYTES", "Inputs", "Tensor", "element_bytes", "inputs"]
-
 BYTES: Mapping[str, int] = {
     "double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "half": 2,
     "short": 2, "short int": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::Float8_e4m3fn": 1,

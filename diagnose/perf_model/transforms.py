@@ -9,17 +9,6 @@ from typing import NamedTuple
 
 from diagnose.perf_model.op_inputs import inputs
 
-__all__ = [
-    "CONVOLVED",
-    "TRANSFORMS",
-    "Transform",
-    "factors",
-    "fast_length",
-    "lower_fast_length",
-    "product_words",
-    "transform_of",
-]
-
 TRANSFORMS = re.compile(r"^aten::_fft_(r2c|c2r|c2c)$")
 MAX_KERNEL_FACTOR = 13  # libraries have kernels for prime factors up to 11 (pocketfft), 13 (MKL), 17 (rocFFT)
 _MULTIPLE = 8  # a real transform of an even length is one of half the length; odd products of 3, 5, 7 have no such form

@@ -11,6 +11,7 @@ from diagnose.changes.common.prescribe import effect_of, is_moved
 from diagnose.model.diagnosis import CriticalPath, Finding, Forecast, Prescription, Waterfall
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
+from diagnose.replay.build import replay_base
 from diagnose.replay.effects import Effect, cost_error
 from diagnose.replay.predict import (
     Predicted,
@@ -19,7 +20,6 @@ from diagnose.replay.predict import (
     plain_ns,
     predict,
     predict_bound,
-    replay_base,
     replayed_ns,
     unchanged,
 )

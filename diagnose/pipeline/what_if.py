@@ -49,9 +49,10 @@ from diagnose.ranks.comparison import Comparison, excess_of
 from diagnose.ranks.profile import PHASES
 from diagnose.ranks.replay import Schedule, in_buckets, overlapped, replayed, schedule_of, without_excess
 from diagnose.ranks.usable import listed
+from diagnose.replay.build import MAX_ERROR_TO_RELY, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
-from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
+from diagnose.replay.predict import Predicted, path_shares, predict, unchanged
 from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.flow import shows_values

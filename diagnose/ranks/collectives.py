@@ -20,8 +20,6 @@ from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 
-__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "elements_of", "hidden_by"]
-
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
 _CALL = re.compile(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")

@@ -16,8 +16,6 @@ from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
-__all__ = ["Comparison", "compare_ranks", "excess_of", "job_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

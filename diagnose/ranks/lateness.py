@@ -24,8 +24,6 @@ from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
-
 _WHAT: tuple[Literal["kernels", "operators"], ...] = ("kernels", "operators")
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MAX_BY_CHANCE = 0.002  # that one of the ranks has so many such steps

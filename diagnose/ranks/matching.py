@@ -19,8 +19,6 @@ import numpy.typing as npt
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
-__all__ = ["Matches", "match_collectives"]
-
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
 HOST_TOLERANCE_SHARE = 0.15  # … and where threads wait for a core, by as much as 11 ms of 90 on two cores, …
 HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other closely must not be taken for each other

@@ -37,8 +37,6 @@ from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.stages import of_tasks
 from diagnose.text.plain_text import middle
 
-__all__ = ["profile_of"]
-
 MIN_WAITING_CALL_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
 

@@ -22,21 +22,6 @@ from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
-__all__ = [
-    "COMMUNICATION",
-    "NO_COLLECTIVES",
-    "PHASES",
-    "CauseTraits",
-    "CollectiveKind",
-    "Collectives",
-    "Group",
-    "JobProfile",
-    "LineTime",
-    "RankProfile",
-    "Speeds",
-    "traits_of",
-]
-
 FORMAT: Final = 3  # of the bytes; a reader of another format refuses them
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing

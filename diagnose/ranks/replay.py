@@ -22,21 +22,6 @@ from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile
 from diagnose.ranks.waits import Times
 
-__all__ = [
-    "Collective",
-    "Less",
-    "Part",
-    "Replayed",
-    "Schedule",
-    "Step",
-    "in_buckets",
-    "overlapped",
-    "replay_steps",
-    "replayed",
-    "schedule_of",
-    "without_excess",
-]
-
 BACKWARD = PHASES[1]
 _BUCKET = "ddp-bucket"
 _SERVING = {  # of what is exchanged under these names, what can be overlapped: the rest is needed at once

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
 
-__all__ = ["MAX_LISTED", "Usable", "in_order", "listed", "usable"]
-
 MAX_LISTED = 8
 MAX_CLOCKS_APART_NS = 60_000_000_000  # of two hosts without a common time server
 

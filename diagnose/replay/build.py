@@ -34,11 +34,6 @@ from diagnose.tables.lost import graph_holes
 from diagnose.tables.stages import of_steps
 from diagnose.text.numbers import percent
 
-__all__ = [
-    "MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "MAX_TASKS", "ReplayBase", "build", "graph_of",
-    "replay_base", "step_subset", "unreplayable",
-]  # fmt: skip
-
 STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
 
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]

@@ -29,11 +29,6 @@ from diagnose.tables.run_steps import MIN_RUN_STEPS as MIN_PLAIN
 from diagnose.tables.run_steps import PLAIN, usable_steps
 from diagnose.text.numbers import percent
 
-__all__ = [
-    "EXACT", "MAX_ERROR", "MAX_GAIN", "MAX_GAIN_MOVED", "REST_GAINS", "CostError", "Effect",
-    "cost_error", "effect_of_share", "effect_of_tasks", "limit_of",
-]  # fmt: skip
-
 # Without a device: what the rest of the step gains at most where what is gone no longer takes its caches and pages, as
 # a share of the rest, and of what is saved. Of twelve repaired fixtures the rest took 0 to 43 % less
 # (evaluation/pages/pairs.md). What is only done elsewhere takes most of them all the same.

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 
-__all__ = ["Edge", "EdgeRows", "Graph", "Times", "Transform", "usual_delay"]
-
 
 class Edge(IntEnum):
     """Why one node has to wait for another."""

@@ -15,18 +15,12 @@ import numpy as np
 
 from diagnose.model.diagnosis import middle_ns
 from diagnose.model.intervals import grouped
-from diagnose.replay.build import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
+from diagnose.replay.build import ReplayBase, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.simulate import critical_path, shares, simulate
 from diagnose.replay.unrecorded import HIDDEN_EVENT_NS, USUAL_EVENT_NS, with_recording, without_events
 from diagnose.tables import Tables
-
-__all__ = [
-    "MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "Predicted", "ReplayBase", "least_step_ns", "path_shares", "plain_ns",
-    "predict", "predict_bound", "replay_base", "replayed_ns", "unchanged",
-]  # fmt: skip
-
 
 # Of what a change saves: what a replay misses it by. The pairs of evaluation/pages/pairs.md miss steps by 4 and 6 %.
 REPLAY_ERROR = 0.05

@@ -18,11 +18,6 @@ from diagnose.model.rules import Cause
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
-__all__ = [
-    "CriticalPath", "categories", "critical_path", "on_path", "owners", "path_report", "period_ns", "shares",
-    "simulate", "step_ends",
-]  # fmt: skip
-
 # The critical path: the chain of nodes that the length of the window follows from, and its segments in one step.
 
 

@@ -25,11 +25,6 @@ from diagnose.tables.gaps import MIN_DELAYS
 from diagnose.tables.host_gaps import host_work
 from diagnose.tables.syncs import waits_for_host_copies, whole_device_calls
 
-__all__ = [
-    "CopiesAhead", "drop_waits", "remove_cause", "scale_host", "scale_kernels", "shorten_calls", "shorten_pauses",
-    "shorten_tasks", "syncs_before", "transfer_share", "typical_delays",
-]  # fmt: skip
-
 
 def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
     """Make the device tasks whose name the pattern finds take ``factor`` of their time."""

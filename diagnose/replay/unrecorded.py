@@ -25,11 +25,6 @@ from diagnose.replay.simulate import owners, period_ns, simulate, step_ends
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
-__all__ = [
-    "HIDDEN_EVENT_NS", "USUAL_EVENT_NS", "Unrecorded", "in_order", "moved_samples", "recording_weight", "unrecorded",
-    "unrecorded_host", "warped", "with_recording", "without_events",
-]  # fmt: skip
-
 MAX_RECORDING_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 HIDDEN_EVENT_NS = 2_000.0  # where it could not be measured
 USUAL_EVENT_NS = 1_000.0  # of recording an operator, if no unrecorded steps show it: 0.7 to 1.6 µs on most machines

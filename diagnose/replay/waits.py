@@ -22,11 +22,6 @@ from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import AGREE_NS
 
-__all__ = [
-    "LATE_NS", "MARGIN_NS", "Points", "Sort", "awaited",
-    "collective_inputs", "find_points", "handoffs", "inferred_events", "recorded_events", "room_given",
-]  # fmt: skip
-
 # The points of host threads at which something is queued, awaited, or a step ends.
 #
 # Some launches are waits too: they block because the device's queue is full, and the host waits there for the device,

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from diagnose.model.rules import Cause
     from diagnose.tables.flow import Flow
     from diagnose.tables.growing_calls import GrowingCalls
-    from diagnose.tables.issuers import Issuer
     from diagnose.tables.op_launches import Chain, MatchedStep, OperatorInputs, WrittenOut
     from diagnose.tables.passes import Links
     from diagnose.tables.program import Program
+    from diagnose.tables.python_calls import Issuer
     from diagnose.tables.roofline import Group
     from diagnose.tables.run_steps import GrowingSteps, Stall
     from diagnose.tables.step_calls import StepCalls

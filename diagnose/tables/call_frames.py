@@ -21,17 +21,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
 from diagnose.tables.python_calls import LIBRARY, READ, names_of
 
-__all__ = [
-    "MODULE_CALL",
-    "NO_LAYERS",
-    "is_rollout",
-    "kind_of",
-    "names_of_open_frames",
-    "num_calls",
-    "open_frames",
-    "stacks",
-]
-
 # Frames that were open when the recording began: the profiler gives them the line that ran then, not their first.
 
 

@@ -23,20 +23,6 @@ from diagnose.tables.names import (
     rows_of,
 )
 
-__all__ = [
-    "COMPILE",
-    "allocations",
-    "anomaly_checks",
-    "can_recur",
-    "code_loads",
-    "collections",
-    "compile_frames",
-    "of_known_kernels",
-    "recorded_stacks",
-    "recurs",
-    "updates",
-]
-
 # Autograd's anomaly detection: each function records a stack, and its gradient is looked at for NaN.
 
 _ISNAN = re.compile(r"^aten::isnan$")

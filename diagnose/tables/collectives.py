@@ -23,17 +23,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
 
-__all__ = [
-    "buffer_broadcasts",
-    "buffer_updates",
-    "exposed_broadcasts",
-    "exposed_small",
-    "host_backend",
-    "host_calls_of",
-    "host_exchanges",
-    "small_collectives",
-]
-
 MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
 MAX_SMALL_COLLECTIVE_NS = 100_000
 

@@ -14,8 +14,6 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, grouped, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
 
-__all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
-
 _MOVES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|CopyHostToDevice|CopyDeviceToHost")
 
 

@@ -17,17 +17,6 @@ from diagnose.tables.host_gaps import gaps_of_every_step, ordinals, outside_oper
 from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import variation
 
-__all__ = [
-    "MIN_OVERHEAD_SHARE",
-    "TINY_OPERATOR_NS",
-    "Unrecorded",
-    "operator_work",
-    "overhead",
-    "own_gaps",
-    "tiny_share",
-    "unrecorded_calling",
-]
-
 # Calling an operator from Python takes 2 to 10 µs on a host CPU, recorded 3 to 15: one that is over in less has
 # hardly done more than be called.
 TINY_OPERATOR_NS = 15_000

@@ -29,8 +29,6 @@ from diagnose.tables.host import outermost_of_threads
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
 
-__all__ = ["Flow", "flow_of", "shows_values"]
-
 MIN_JOINED_TIME = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
 
 _Key: TypeAlias = tuple[str, str, tuple[Frame, ...]]  # name, phase and stack

@@ -14,21 +14,6 @@ from diagnose.model.intervals import Intervals, among, distinct, intersect, quan
 from diagnose.model.limits import AT_ONCE_NS, MAJORITY
 from diagnose.tables.device import Tasks
 
-__all__ = [
-    "LATENCY_SPREAD",
-    "MIN_DELAYS",
-    "MIN_LATENCY_NS",
-    "Causes",
-    "Gaps",
-    "assign",
-    "find_gaps",
-    "late_tasks",
-    "latency_bound",
-    "launch_latency",
-    "launches_unlinked",
-    "one_gap",
-]
-
 # Launch latency: from the end of a launch to the start of its task, on a device that has nothing else to do.
 #
 # It is 2 to 3 µs on most machines, 14 to 24 on some HIP ones, over 100 under virtualisation. Where it is longer than

@@ -18,8 +18,6 @@ from diagnose.model.shapes import Shape
 from diagnose.tables import Tables
 from diagnose.tables.names import JOINS, shapes_of_each
 
-__all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
-
 MIN_LONGER_CALLS = 4  # of a model, each longer by the same
 MIN_CALLS_OVER_STEPS = 8  # where a step is a call: batches that are sorted by length grow too
 # Where each operator has its input among its arguments; the others are weights.

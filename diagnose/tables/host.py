@@ -15,23 +15,6 @@ from diagnose.tables.names import CAPTURE_BEGIN, CAPTURE_END, GRAPH_CAPTURE, is_
 if TYPE_CHECKING:
     from diagnose.tables import Tables
 
-__all__ = [
-    "Layers",
-    "captured",
-    "captures_of",
-    "frame_layers",
-    "host_rows",
-    "in_ops",
-    "intervals_of",
-    "launch_threads",
-    "layers",
-    "main_thread",
-    "outermost",
-    "outermost_of_threads",
-    "work_layers",
-]
-
-
 # A thread counts as launching where it launched at least this share of its tasks.
 MIN_LAUNCH_SHARE = 0.01
 _BLOCK = 4096  # events at a time

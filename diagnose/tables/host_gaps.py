@@ -33,35 +33,6 @@ from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT, matching
 
-__all__ = [
-    "MAX_FETCH_NS",
-    "NEVER_COMPUTES",
-    "autograd_waits",
-    "computing_operators",
-    "filled_by_operators",
-    "gaps_between_own_operators",
-    "gaps_of_every_step",
-    "host_compute",
-    "host_gaps",
-    "host_work",
-    "interruptions",
-    "is_paced_by_workers",
-    "loads_in_process",
-    "min_host_gap_ns",
-    "operator_share",
-    "ordinals",
-    "outside_operators",
-    "python_gaps",
-    "ready_share",
-    "recurring_gaps",
-    "silent_operators",
-    "waiting_share",
-    "waits",
-    "waits_for_workers",
-    "without_calls",
-    "without_operators",
-]
-
 # Time in which a thread that called backward() waits for autograd's other threads: it runs no Python then.
 
 _EVALUATES = re.compile(r"^autograd::engine::evaluate_function")

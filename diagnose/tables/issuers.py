@@ -29,17 +29,6 @@ from diagnose.tables.call_frames import (
 from diagnose.tables.python_calls import HEAVY, LIBRARY, PASSES_ON, READ, Issuer, names_of, repeats
 from diagnose.tables.run_steps import functions_of
 
-__all__ = [
-    "MIN_IN_LOOP",
-    "MIN_IN_MODEL",
-    "Issuer",
-    "SampledLoop",
-    "issued",
-    "issued_in_loop",
-    "issuer_of",
-    "sampled_loop",
-]
-
 # Which loop of the script's holds most of what a function does, by the lines that the sampler saw.
 
 

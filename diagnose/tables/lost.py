@@ -12,19 +12,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
 
-__all__ = [
-    "MAX_OVERLAP_IN_STREAM",
-    "MIN_OVERLAP_SHARE",
-    "device_launches",
-    "graph_holes",
-    "graphs_left_no_task",
-    "launches_without_task",
-    "lost_share",
-    "num_captured",
-    "only_collectives",
-    "overlap_share",
-]
-
 # Times that no run can have: tasks that overlap on one stream, which runs one after the other. Recordings whose times
 # were scaled, merged or taken of a clock that was set back have them.
 

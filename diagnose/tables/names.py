@@ -13,46 +13,6 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct
 from diagnose.model.shapes import Shape
 
-__all__ = [
-    "ALLOCATION",
-    "BACKWARD",
-    "BLOCKING",
-    "CAPTURE_BEGIN",
-    "CAPTURE_END",
-    "COLLECTIVE",
-    "DATA_SIZES",
-    "EXPERT_EXCHANGE",
-    "FREEING",
-    "FROM_HOST",
-    "FUSED",
-    "GRAPH_CAPTURE",
-    "GRAPH_LAUNCH",
-    "HOST_BACKEND",
-    "HOST_COLLECTIVE",
-    "JOINS",
-    "KERNEL_LAUNCH",
-    "LAUNCH",
-    "LOADER_NEXT",
-    "LOADS_CODE",
-    "MODULE",
-    "MODULE_LOAD",
-    "NAME_PART",
-    "OPTIMIZER_STEP",
-    "PAGEABLE",
-    "REDUCTION",
-    "STEP_MARK",
-    "TO_HOST",
-    "ZERO_GRAD",
-    "AnyCase",
-    "Pattern",
-    "is_of",
-    "matching",
-    "names_of",
-    "rows_of",
-    "shapes_in",
-    "shapes_of_each",
-]
-
 # The shapes of operators' inputs, as a recording with shapes has them.
 
 

@@ -18,8 +18,6 @@ from diagnose.model.intervals import quantiles
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
-__all__ = ["plain_steps", "steady_beside", "steps_of_run", "unprofiled_steps", "warm"]
-
 MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
 MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged

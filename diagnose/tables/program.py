@@ -36,8 +36,6 @@ from diagnose.tables.names import (
 )
 from diagnose.tables.roofline import device_of
 
-__all__ = ["ATTENTION", "UNKNOWN", "Program", "Server", "Vendor", "grows", "program_of"]
-
 # Tensors that grow piece by piece, as a cache of keys and values does: no graph holds their length.
 
 ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")

@@ -16,18 +16,6 @@ from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, rows_of
 from diagnose.tables.names import names_of as distinct_names
 
-__all__ = [
-    "HEAVY",
-    "LIBRARY",
-    "PASSES_ON",
-    "READ",
-    "Issuer",
-    "called_by_python",
-    "names_of",
-    "repeats",
-    "runs_no_python",
-]
-
 # A line to call what other lines called again. An environment's step computes what no other line called.
 PASSES_ON = re.compile(r"(\.backward|(?<!env)(?<!envs)\.step)\(|autograd\.grad\(")
 LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")

@@ -12,8 +12,6 @@ from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import late_tasks, latency_bound, launches_unlinked
 from diagnose.tables.steps import Steps
 
-__all__ = ["depth_over_time", "queue_numbers"]
-
 
 def depth_over_time(
     trace: Trace, tasks: Tasks, window: tuple[int, int], launch_latency: int | None

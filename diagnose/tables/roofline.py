@@ -16,18 +16,6 @@ from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs
 
-__all__ = [
-    "MIN_RATED_NS",
-    "PRECISION_NAMES",
-    "REACHED_SHARE",
-    "SLOW_KERNEL_SHARE",
-    "Group",
-    "device_of",
-    "gpu_spec",
-    "groups",
-    "has_tensor_cores",
-]
-
 # Of the peak: good libraries reach 45 to 80 % in 16-bit products, and 70 to 95 % in kernels that stream.
 SLOW_KERNEL_SHARE = 0.4  # below it a kernel is slow
 REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel

@@ -25,33 +25,6 @@ from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
 
-__all__ = [
-    "COLLECTION",
-    "MIN_RATIO",
-    "MIN_RUN_STEPS",
-    "PHASES",
-    "PLAIN",
-    "TIMING",
-    "GrowingSteps",
-    "Shared",
-    "Stall",
-    "Variation",
-    "functions_of",
-    "growing_steps",
-    "is_loop_head",
-    "late_samples",
-    "lines_in",
-    "phase_shares",
-    "phase_steps",
-    "place_of",
-    "run_mean",
-    "sampled_files",
-    "sampled_lines",
-    "stalls",
-    "usable_steps",
-    "variation",
-]
-
 # What each step of the run goes into.
 
 PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")

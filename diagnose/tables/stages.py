@@ -54,8 +54,6 @@ from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, syn
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
 
-__all__ = ["Order", "add_causes", "begin", "complete", "of_steps", "of_tasks"]
-
 Order: TypeAlias = Mapping[str, Callable[[Tables], object]]
 
 # Each table may read those above it.

@@ -32,15 +32,6 @@ from diagnose.tables.names import (
     rows_of,
 )
 
-__all__ = [
-    "RepeatedMarks",
-    "Steps",
-    "end_without_stop",
-    "find_steps",
-    "num_whole",
-    "repeated_marks",
-]
-
 # How much of the last marked steps a recording holds: its end may cut them off, or lie within the last mark.
 
 MIN_CROPPED = 10  # launches at the end without a task; a few are lost in whole files too

@@ -14,22 +14,6 @@ from diagnose.model.limits import AT_ONCE_NS, FEW
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 
-__all__ = [
-    "AGREE_NS",
-    "MIN_GRAPH_LAUNCHES",
-    "Frees",
-    "FullQueue",
-    "blocking_calls",
-    "freeing_calls",
-    "full_queue",
-    "in_sync_free",
-    "operators_around",
-    "reads_nothing",
-    "sync_free",
-    "waits_for_host_copies",
-    "whole_device_calls",
-]
-
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 
 _STAGED = re.compile(r"\(Pageable -> Device\)")

@@ -29,8 +29,6 @@ from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
 
-__all__ = ["SourceText", "read_dataflow", "read_info", "read_lines", "read_samples", "read_steps"]
-
 MAX_BYTES = 256 << 20  # of a file, decompressed: a data flow has at most 200,000 operators of a kilobyte each
 MAX_STORED_PLACES = 1 << 20
 

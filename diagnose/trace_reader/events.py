@@ -17,8 +17,6 @@ from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.source import Source
 
-__all__ = ["MAX_EVENT_BYTES", "READ_BLOCK_BYTES", "Ending", "Window", "read_events"]
-
 # Blocks and their events stay in the processor's cache: with 1 MB blocks parsing takes 1.7 times as long.
 READ_BLOCK_BYTES = 1 << 18
 MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB

@@ -15,8 +15,6 @@ import numpy as np
 from diagnose.model.events import Kind, Thread
 from diagnose.trace_reader.schema import DEVICE_KINDS, Args, texts_of
 
-__all__ = ["WITHOUT_ARGUMENTS", "Fields", "Values", "num_events", "printable", "shortened"]
-
 Values = dict[str, list[Any]]
 _Key = tuple["int | str", "int | str", "int | str", "int | str"]
 

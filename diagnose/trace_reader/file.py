@@ -29,8 +29,6 @@ from diagnose.trace_reader.source import STANDARD_INPUT, open_source
 from diagnose.trace_reader.stored import Piped, Stored
 from diagnose.trace_reader.table import finish
 
-__all__ = ["read_trace"]
-
 _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "baseTimeNanoseconds"})
 _MAX_LISTED = 5  # categories that are named
 

@@ -21,8 +21,6 @@ from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored
 
-__all__ = ["open_captures", "read_rank"]
-
 _Read = TypeVar("_Read")
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 

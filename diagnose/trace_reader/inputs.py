@@ -21,8 +21,6 @@ from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe
 from diagnose.trace_reader.stored import Piped, Stored, is_folder, is_url, list_folder, matching_urls
 
-__all__ = ["AnyPath", "Folder", "Inputs", "RankFiles", "files_of", "list_inputs"]
-
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _DESCRIPTIONS = ("capture.json", "capture.rank*.json")

@@ -17,8 +17,6 @@ from msgspec import Raw, structs
 
 from diagnose.trace_reader.schema import NO_TIME, Args, ExactEvent
 
-__all__ = ["EVENT_START", "Salvage", "repair", "salvage"]
-
 _NO_NUMBER = rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])"
 _BACKSLASH = rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?'
 _SEPARATOR = re.compile(r"[\s,]*")

@@ -34,11 +34,6 @@ from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.source import Plain, Source
 from diagnose.trace_reader.stored import Stored, is_url
 
-__all__ = [
-    "MAX_TAIL_BYTES", "PART_BYTES", "Envelope", "Keys", "ReadFile", "devices", "epoch_ns", "rank_in_name", "rank_of",
-    "read_head", "read_keys", "read_parts", "small_values", "world_size_of",
-]  # fmt: skip
-
 # The keys before and after the list of events, and what they contain about the machine and the rank.
 
 Keys: TypeAlias = Mapping[str, object]

@@ -19,11 +19,6 @@ from diagnose.model.events import Kind
 from diagnose.trace_reader.fields import Fields, Values
 from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME, texts_of
 
-__all__ = [
-    "UNKNOWN_NS", "EventRows", "ImpreciseTimesError", "durations_ns", "exact_ns", "floats_hold", "instants_ns",
-    "packed", "starts_ns",
-]  # fmt: skip
-
 UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or out of range
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116

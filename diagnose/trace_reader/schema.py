@@ -19,11 +19,6 @@ from msgspec import Raw, Struct, defstruct, field, json, structs
 
 from diagnose.model.events import Kind
 
-__all__ = [
-    "CATEGORIES", "DEVICE_KINDS", "GC_NAME", "INSTANTS", "LEFT_OUT", "MEMORY_NAME", "NO_TEXT", "NO_TIME", "Args",
-    "Event", "ExactEvent", "decoder_of_any", "decoder_of_known", "is_annotation", "is_launch", "texts_of",
-]  # fmt: skip
-
 GC_NAME = "Python GC"
 MEMORY_NAME = "[memory]"
 DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC)

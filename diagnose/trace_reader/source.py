@@ -18,8 +18,6 @@ from isal import isal_zlib
 from diagnose.errors import InputError, missing_extra
 from diagnose.trace_reader.stored import Bytes, Piped, Stored, open_bytes, open_file
 
-__all__ = ["STANDARD_INPUT", "Plain", "Source", "open_pipe", "open_source"]
-
 STANDARD_INPUT = "-"  # as a path
 
 _GZIP_MAGIC = b"\x1f\x8b"

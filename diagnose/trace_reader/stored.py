@@ -21,11 +21,6 @@ from diagnose.text.plain_text import middle, one_line
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = [
-    "Bytes", "Piped", "RemoteFile", "Stored", "is_folder", "is_url", "list_folder", "matching_urls", "open_bytes",
-    "open_file", "version_of",
-]  # fmt: skip
-
 _URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
 _PIPE_BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's

@@ -35,11 +35,6 @@ from diagnose.trace_reader.fields import num_events, printable, shortened
 from diagnose.trace_reader.rows import UNKNOWN_NS, EventRows
 from diagnose.trace_reader.schema import DEVICE_KINDS, GC_NAME, is_annotation, is_launch
 
-__all__ = [
-    "MAX_MOVED_BYTES", "MAX_SILENCE_NS", "ON_HOST", "Table", "bound_sizes", "finish", "implausible_marks",
-    "implausible_times", "is_huge", "leave_out_shapes",
-]  # fmt: skip
-
 _Parsed = Mapping[str, npt.NDArray[Any]]
 
 # torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
