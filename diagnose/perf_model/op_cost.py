@@ -181,6 +181,13 @@ def _convolution_backward(given: Inputs) -> OpCost:
     return OpCost(each * sum(wanted[:2]), float(moved), _PRECISION[image.type])
 
 
+def _one_gradient(given: Inputs) -> OpCost:
+    """Return the work of one gradient of a convolution, by an operator of its own as older releases had."""
+    gradient, other = given.tensors[:2]
+    flop = 2.0 * gradient.size * num_elements(other.shape[1:])
+    return OpCost(flop, float(gradient.bytes + other.bytes), _PRECISION[gradient.type])
+
+
 class _Attention(NamedTuple):
     """Where an attention operator has its arguments."""
 
@@ -237,6 +244,7 @@ PRODUCTS: Mapping[str, Formula] = {
     "aten::cudnn_convolution_transpose": _transposed,
     "aten::miopen_convolution_transpose": _transposed,
     "aten::convolution_backward": _convolution_backward,
+    "aten::cudnn_convolution_backward_input": _one_gradient,
     **{name: partial(_attention, where=where) for name, where in _ATTENTION.items()},
 }
 
