@@ -55,9 +55,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps, events, calls = t.gaps, t.trace.events, _by_end(t)
     if not len(calls):
         return EMPTY
-    call = calls[np.minimum(np.searchsorted(events.end[calls], gaps.start), len(calls) - 1)]
-    mine = (events.start[call] <= gaps.start) & (events.end[call] >= gaps.start)
-    mine &= events.end[call] - gaps.start <= AT_ONCE_NS
+    drained = gaps.start - t.late_by
+    call = calls[np.minimum(np.searchsorted(events.end[calls], drained), len(calls) - 1)]
+    mine = (events.start[call] <= drained) & (events.end[call] >= drained)
+    mine &= events.end[call] - drained <= AT_ONCE_NS
     if not mine.any():
         return EMPTY
     work = covered(union(t.host_gaps, host_compute(t)), gaps.start, gaps.queued_at)
@@ -90,7 +91,7 @@ def _by_end(t: Tables) -> Rows:
 def _last_calls(t: Tables, o: IdleGaps) -> Rows:
     """Return for each idle gap the blocking call that its gap begins after."""
     events, calls = t.trace.events, _by_end(t)
-    at = np.searchsorted(events.end[calls], t.gaps.start[o.gap])
+    at = np.searchsorted(events.end[calls], t.gaps.start[o.gap] - t.late_by)
     found: Rows = calls[np.minimum(at, len(calls) - 1)]
     return found
 

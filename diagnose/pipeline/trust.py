@@ -221,7 +221,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
     events, tasks, num = t.trace.events, t.tasks, len(t.tasks.start)
     rows = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     others = sorted(set(distinct(events.device[rows]).tolist()) - {t.device_id})
-    into_graph, share, overlap = num_captured(t), lost_share(t), overlap_share(t)
+    into_graph, share, overlap, late = num_captured(t), lost_share(t), overlap_share(t), t.late_by
     launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
     coarse = bool((events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
     zero = int((tasks.end <= tasks.start).sum()) * (not coarse)
@@ -277,6 +277,12 @@ def _of_device(t: Tables) -> Iterator[Note]:
             early > faulty,
             f"{early} of {num} device tasks begin before they are launched, by up to {ahead.max(initial=0) / 1e3:.0f} "
             "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly.",
+            None,
+        ),
+        (
+            late,
+            f"Calls return up to {late / 1e3:.0f} µs before the device tasks that they wait for end: the clock of the "
+            "device is late by as much, which counts as launch latency here.",
             None,
         ),
         (

@@ -69,7 +69,7 @@ def build(t: Tables) -> Graph:
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
     guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM) | (kind == Edge.STREAM)
     own = (nodes.row[src] >= 0) & (t.trace.events.cause[nodes.row[src]] == nodes.row[dst])
-    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS))
+    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - t.late_by))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     alone = np.ones(len(rank), bool)  # a node without a dependency has one on the begin of the window
@@ -111,7 +111,7 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
         lane=np.concatenate([[-1], points.thread, tasks.stream]).astype(np.int64),
         start=np.concatenate([one, points.time, tasks.start]),
         end=np.concatenate([one, points.time, tasks.end]),
-        key=np.concatenate([one, points.time, np.maximum(tasks.start, queued)]),
+        key=np.concatenate([one, points.time, np.maximum(tasks.start - t.late_by, queued)]),
     )
 
 

@@ -167,7 +167,7 @@ def _drained(t: Tables, lanes: _Lanes, calls: list[int], stream_of: Mapping[int,
     The stream is known where sync records were captured. Without them the one that ended last within the call is
     taken, and those of all streams for a synchronisation of the whole device.
     """
-    start, latest = t.trace.events.start, t.trace.events.end + MARGIN_NS
+    start, latest = t.trace.events.start, t.trace.events.end + (MARGIN_NS + t.late_by)
     found: dict[int, list[int]] = {}
     of_any: list[int] = []
     for call in calls:

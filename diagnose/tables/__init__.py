@@ -67,6 +67,7 @@ class Tables:
     rows: Mapping[Kind, Rows] = field(init=False)  # of each kind, on these threads
     launch_latency: int | None = field(init=False)  # from launch to task where nothing else is waited for, ns
     gaps: Gaps = field(init=False)  # the idle regions; without a device the whole window
+    late_by: int = field(init=False)  # of the device's clock beside the host's, ns
     blocking_calls: Rows = field(init=False)
     freeing_calls: Frees = field(init=False)
     full_queue: FullQueue = field(init=False)  # launches that wait for room in the device's queue

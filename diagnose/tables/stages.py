@@ -49,7 +49,7 @@ from diagnose.tables.roofline import groups
 from diagnose.tables.run_steps import growing_steps, late_samples, sampled_files, sampled_lines, stalls
 from diagnose.tables.step_calls import step_calls
 from diagnose.tables.steps import Steps, find_steps
-from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, sync_free
+from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, late_by, sync_free
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
@@ -59,6 +59,7 @@ Order: TypeAlias = Mapping[str, Callable[[Tables], object]]
 # Each table may read those above it.
 
 WAITS: Order = {
+    "late_by": late_by,
     "blocking_calls": blocking_calls,
     "freeing_calls": freeing_calls,
     "full_queue": full_queue,
@@ -110,7 +111,7 @@ TOLD: Order = {
     "sync_free": sync_free,
 }
 OF_HOST = (  # what does not change with the tasks that are looked at
-    "steps", "device_id", "launch_threads", "main", "threads", "rows", "launch_latency", "blocking_calls",
+    "steps", "device_id", "launch_threads", "main", "threads", "rows", "launch_latency", "late_by", "blocking_calls",
     *RUN, *HOST,
 )  # fmt: skip
 

@@ -76,7 +76,8 @@ def end_without_stop(trace: Trace, start: Ints, end: Ints) -> int:
 # Three kinds of marks stand for steps: the ends of the optimizer's steps and the begins of the loader's fetches, of
 # both the fewer, since a step may take several batches or update several models; else the begins of the outermost
 # annotation of the program's own. A mark counts where it repeats at least three times over most of the recorded
-# activity; an annotation at regular intervals. Without any no step is claimed.
+# activity; an annotation at regular intervals. Without any the kernels themselves part steps, where they repeat in one
+# order. Otherwise no step is claimed.
 
 # Of the intervals between annotations are within a factor of two of the median one, of those between other marks last a
 # tenth of the mean: updates layer by layer do not.
@@ -97,7 +98,7 @@ class RepeatedMarks(NamedTuple):
     start: Ints
     end: Ints
     thread: int  # row of Trace.threads that the marks are on
-    found_by: str  # optimizer, dataloader or annotation
+    found_by: str  # optimizer, dataloader, annotation or kernels
     name: str  # of the mark
     num_cold: int  # early repetitions that were left out
 
@@ -121,7 +122,25 @@ def repeated_marks(trace: Trace, activity: tuple[int, int]) -> RepeatedMarks | N
     rows = rows_of(trace, Kind.ANNOTATION)
     own = {n for n in distinct(events.name[rows]).tolist() if not re.search(_OF_LIBRARIES, trace.names[n])}
     outer = outermost_of_threads(trace, rows[among(events.name[rows], list(own))])
-    return _steps_by(trace, outer, recorded, "annotation")
+    return _steps_by(trace, outer, recorded, "annotation") or _steps_by_kernels(trace, recorded)
+
+
+def _steps_by_kernels(trace: Trace, recorded: tuple[int, int, Ints]) -> RepeatedMarks | None:
+    """Return the steps that begin as a kernel is launched, None where none repeats or most work lies outside."""
+    begin, finish, queued = recorded
+    kernels = repeated_kernels(trace)
+    if not len(kernels):
+        return None
+    calls = trace.events.cause[kernels]
+    start, end = _up_to_next(trace.events.start[calls], min(finish, int(queued.max()) + 1), queued)
+    cold = _num_cold(end - start)
+    start, end = start[cold:], end[cold:]
+    if len(start) < MIN_RECURRENCES or end[-1] - start[0] < MIN_COVERED * (finish - begin):
+        return None
+    if not _hold_the_work(start, end, queued):
+        return None
+    name = trace.names[int(trace.events.name[kernels[0]])][:60]
+    return RepeatedMarks(start, end, int(trace.events.thread[calls[0]]), "kernels", name, cold)
 
 
 def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_by: str) -> RepeatedMarks | None:
@@ -225,7 +244,7 @@ class Steps(NamedTuple):
     window_end: int  # end of the last step or of the last device task it launched
     thread: int  # row of Trace.threads that the marks are on, -1 without marks
     marked: bool
-    found_by: str = ""  # profiler marks, optimizer, dataloader or annotation; "" where no step was found
+    found_by: str = ""  # profiler marks, optimizer, dataloader, annotation or kernels; "" where no step was found
     notes: tuple[Note, ...] = ()
 
     @property
@@ -458,3 +477,48 @@ def _recorded(trace: Trace) -> tuple[int, int]:
     begin = _after_cropped_work(trace, tasks, (start if launch < 0 else int(events.start[launch]), end))
     start = start if begin is None else begin
     return start, max(end, start + 1)
+
+
+# Steps of a file without any marks: the device's kernels repeat in one and the same order.
+#
+# Layers repeat too, within a step. What parts steps comes in all that runs: nearly every kernel of the recording runs
+# at least as often as there are steps, and from one begin to the next the same kernels follow each other.
+
+MIN_KERNELS = 10  # of a step: fewer are a measurement of single operators
+MIN_KERNELS_ALIKE = 0.95  # of the kernels of a step, at the same place as in another one
+MIN_STEPS_ALIKE = 0.8  # of the steps
+MIN_KERNELS_LINKED = 0.9  # of the tasks, to their launches
+
+
+def repeated_kernels(trace: Trace) -> Rows:
+    """Return the kernels that begin the steps, in time order; empty where nothing repeats so."""
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL)
+    linked = tasks[events.cause[tasks] >= 0]
+    none = tasks[:0]
+    if len(linked) < max(MIN_RECURRENCES * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+        return none
+    _, _, device = grouped(events.device[linked])  # of which some may be unknown
+    linked = linked[device == np.bincount(device).argmax()]
+    linked = linked[np.lexsort((events.start[linked], events.start[events.cause[linked]]))]
+    _, _, name = grouped(events.name[linked])
+    count = np.bincount(name)
+    # The largest number of times that nearly all kernels run at least, and some exactly; 0 for none.
+    # Of the kernels, by name, that run less often than steps: of single layers a third is rarer.
+    rare = np.sort(count)[int(FEW * len(count))]
+    num = int(rare) if (count == rare).any() else 0
+    if num < MIN_RECURRENCES:
+        return none
+    for anchor in np.flatnonzero(count == num).tolist():
+        at = np.flatnonzero(name == anchor)
+        begun = events.start[events.cause[linked[at]]]
+        length = np.diff(at)
+        usual = int(np.median(length))
+        first = at[:-1][length == usual]
+        if not (np.diff(begun) > 0).all() or usual < MIN_KERNELS or len(first) < MIN_RECURRENCES - 1:
+            continue
+        alike = [(name[a : a + usual] == name[first[0] : first[0] + usual]).mean() for a in first.tolist()]
+        if (np.array(alike) >= MIN_KERNELS_ALIKE).sum() >= MIN_STEPS_ALIKE * len(length):
+            found: Rows = linked[at]
+            return found
+    return none
