@@ -143,7 +143,7 @@ def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -
         intervals = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         shrunk: Transform = partial(scale_host, intervals=intervals, factor=1 - fraction)
         # Calls that free memory wait for nothing either; a wait cannot be halved.
-        frees = t.freeing_calls.calls[: None if cause == "allocation" and fraction > 0 else 0]
+        frees = t.freeing_calls.calls if cause == "allocation" and fraction > 0 else rows[:0]
         return (lambda graph: drop_waits(shrunk(graph), frees)) if len(frees) else shrunk
     if t.device_id < 0:
         return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
