@@ -31,7 +31,7 @@ from diagnose.model.events import Device
 from diagnose.trace_reader.events import READ_BLOCK_BYTES, Ending, Window, read_events
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.rows import EventRows
-from diagnose.trace_reader.source import Plain, Source
+from diagnose.trace_reader.source import Source
 from diagnose.trace_reader.stored import Stored, is_url
 
 # The keys before and after the list of events, and what they contain about the machine and the rank.
@@ -438,7 +438,7 @@ def _cut_at(path: str, near: int) -> int | None:
     return None
 
 
-class _Range(Plain):
+class _Range(Source):
     """A range of a file's bytes as a stream, behind which the bracket may stand that closes a list."""
 
     def __init__(self, path: str, begin: int, end: int, *, closes: bool) -> None:

@@ -10,8 +10,7 @@ import stat
 import sys
 import time
 from io import FileIO
-from types import TracebackType
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from isal import isal_zlib
 
@@ -29,34 +28,16 @@ _MIN_CHECKED_BYTES = 1 << 28
 _WRITER_WAIT_S = 10.0  # for somebody to open the other end of a named pipe
 
 
-class Source(Protocol):
-    """A stream of JSON text."""
-
-    raw_bytes: int  # delivered so far
-    fault: str  # why the stream ended before its end, "" where it did not
-
-    def readinto(self, view: memoryview) -> int:
-        """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
-
-    def __enter__(self) -> Source:
-        """Return self."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-
-
-class Plain:
-    """Bytes as they are. What cannot be read to its end, such as a file on a disk that fails, ends with a ``fault``."""
+class Source:
+    """A stream of JSON text, here the bytes as they are. What cannot be read to its end ends with a ``fault``."""
 
     def __init__(self, file: Bytes, first: bytes) -> None:
         self._file = file
         self._first = first  # read already, to see what the file is: a pipe cannot go back
-        self.raw_bytes = 0
-        self.fault = ""
+        self.raw_bytes = 0  # delivered so far
+        self.fault = ""  # why the stream ended before its end
 
-    def __enter__(self) -> Plain:
+    def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +58,7 @@ class Plain:
         return count
 
 
-class _Compressed(Plain):
+class _Compressed(Source):
     """Counts what goes in and what comes out, and stops what expands as no trace does."""
 
     def __init__(self, file: Bytes, first: bytes, name: str) -> None:
@@ -179,7 +160,7 @@ class _Zstd(_Compressed):
 
 
 def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
-    """Open a trace: a file, a pipe, standard input, which is called ``-``, or what ``list_ranks`` found.
+    """Open a trace: a file, a pipe, standard input, which is called ``-``, or what ``list_inputs`` found.
 
     Raises:
         InputError: it is missing, a folder, unreadable or empty, nothing writes into the pipe, or it is compressed with
@@ -201,7 +182,7 @@ def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
         raise InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
     if first.startswith(_GZIP_MAGIC):
         return _Gzip(file, first, name)
-    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) else Plain(file, first)
+    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) else Source(file, first)
 
 
 def open_pipe(path: str | os.PathLike[str]) -> Piped:

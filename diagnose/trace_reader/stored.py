@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diagnose.errors import InputError, missing_extra
 from diagnose.text.masking import mask_text
@@ -140,17 +140,7 @@ def _why(error: Exception) -> str:
     return middle(one_line(mask_text(str(error))) or type(error).__name__, 200)
 
 
-class Bytes(Protocol):
-    """A file as far as it is used: read forward and closed. Failing reads raise OSError."""
-
-    def read(self, count: int, /) -> bytes | None:
-        """Return the next bytes, at most ``count``."""
-
-    def readinto(self, view: memoryview, /) -> int | None:
-        """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
-
-    def close(self) -> None:
-        """Close it."""
+Bytes: TypeAlias = "FileIO | RemoteFile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +192,7 @@ def open_file(name: str) -> FileIO:
         raise InputError(f"{name} cannot be opened ({why}). Name a trace file.") from None
 
 
-def open_bytes(stored: Stored) -> FileIO | RemoteFile:
+def open_bytes(stored: Stored) -> Bytes:
     """Open what is stored, at its first byte.
 
     Raises:
