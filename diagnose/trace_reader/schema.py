@@ -177,17 +177,10 @@ class Event(Struct, gc=False):
     args: Args = _NO_ARGS
 
 
-class ExactEvent(Struct, gc=False):
+class ExactEvent(Event, gc=False):
     """The same with the digits of ``ts``: a float holds an epoch time in microseconds to 0.25 µs only."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = -1
-    tid: int | str = ""
-    ts: Raw = NO_TEXT
-    dur: float = 0.0
-    args: Args = _NO_ARGS
+    ts: Raw = NO_TEXT  # type: ignore[assignment]  # a list has events of one of the two types only
 
 
 _Decoder: TypeAlias = "json.Decoder[list[Any]]"
