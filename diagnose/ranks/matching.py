@@ -121,7 +121,8 @@ def _by_number(
             pair = (min(kind.source, kind.target), max(kind.source, kind.target)) if kind.name in _PAIR else ()
             where: _Key = (group.name, group.members or group.size, *pair)
             if sequence >= 0 and group.name:
-                numbered[(*where, kind.name in _PAIR, sequence)].append(part)
+                key: _Key = (*where, kind.name in _PAIR, sequence)
+                numbered[key].append(part)
             else:
                 rest[where][i].append((int(p.step_number[step]), part))
     return numbered, rest

@@ -215,7 +215,7 @@ class RankProfile:
             (self.step_number, self.step_begin, self.step_end, self.bounds),
             *(tuple(getattr(each, f.name) for f in fields(each)) for each in (c, self.kernels, self.operators)),
         ]
-        return (
+        return bool(
             all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
             and self.spent.shape == (len(self.causes), num + 1)
             and len(self.host_time) in (0, num)

@@ -30,7 +30,7 @@ class Tasks(NamedTuple):
 
     def chosen(self, which: Mask) -> Tasks:
         """Return some of the tasks."""
-        return Tasks(*(column[which] for column in self))
+        return Tasks._make(column[which] for column in self)
 
 
 class Occupancy(NamedTuple):

@@ -319,9 +319,9 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
     # Without what calls waited for copies that had begun.
     events = trace.events
     copies = rows_of(trace, Kind.MEMCPY)
-    calls = events.cause[copies]
-    waited = (calls >= 0) & (events.end[calls] >= events.end[copies])
-    copying = union((events.start[copies[waited]], events.end[calls[waited]]))
+    copied_by = events.cause[copies]
+    waited = (copied_by >= 0) & (events.end[copied_by] >= events.end[copies])
+    copying = union((events.start[copies[waited]], events.end[copied_by[waited]]))
     length = end - start - covered(copying, start, end)
     if length[0] < COLD_RATIO * np.median(length[1:]):
         return ""

@@ -161,7 +161,8 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
     is_bare = ["Synchronize" in t.name(call) and not _operators(t, call, "") for call in calls.tolist()]
-    return found & np.array(is_bare, bool)
+    found &= np.array(is_bare, bool)
+    return found
 
 
 def operators_around(t: Tables, calls: Rows) -> Intervals:

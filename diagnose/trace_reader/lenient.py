@@ -202,5 +202,5 @@ def _json(value: object, _default: object = None) -> Raw:
     return Raw(b"" if value is None else json.dumps(value).encode())
 
 
-_BY_TYPE: Mapping[object, Callable[[object, Any], object]] = {int: _whole, str: _text, Raw: _json}
+_BY_TYPE: Mapping[object, Callable[[object, Any], Any]] = {int: _whole, str: _text, Raw: _json}
 _ARGS = [(f.name, f.encode_name, _BY_TYPE.get(f.type, _label), f.default) for f in structs.fields(Args)]
