@@ -28,11 +28,12 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
+from diagnose.model.limits import AT_ONCE_NS
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_compute
 from diagnose.tables.names import LAUNCH, STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, batched_gaps, reads_nothing, waits_for_host_copies
+from diagnose.tables.syncs import reads_nothing, waits_for_host_copies
 
 META = RuleMeta(
     id="host-sync",
@@ -47,22 +48,22 @@ _ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the host's part of gaps that a blocking call's return begins, and gaps that last until the host waits.
+    """Claim the host's part of gaps that a blocking call's return begins.
 
     A gap that Python or operators of the host fill to a half is theirs, whatever began it.
     """
-    gaps, events, batched, calls = t.gaps, t.trace.events, batched_gaps(t), _by_end(t)
-    mine = np.zeros(len(gaps.start), bool)
-    if len(calls) and len(gaps.start):
-        drained = gaps.start - t.late_by
-        call = calls[np.minimum(np.searchsorted(events.end[calls], drained), len(calls) - 1)]
-        mine = (events.start[call] <= drained) & (events.end[call] >= drained)
-        mine &= events.end[call] - drained <= RETURN_NS
-    if not mine.any() and not batched.any():
+    gaps, events, calls = t.gaps, t.trace.events, _by_end(t)
+    if not len(calls):
+        return EMPTY
+    drained = gaps.start - t.late_by
+    call = calls[np.minimum(np.searchsorted(events.end[calls], drained), len(calls) - 1)]
+    mine = (events.start[call] <= drained) & (events.end[call] >= drained)
+    mine &= events.end[call] - drained <= AT_ONCE_NS
+    if not mine.any():
         return EMPTY
     work = covered(union(t.host_gaps, host_compute(t)), gaps.start, gaps.queued_at)
     mine &= 2 * work < np.maximum(gaps.end - gaps.start, 1)
-    return intersect(left, union(gaps.host_part(mine), gaps.device_part(batched)))
+    return intersect(left, gaps.host_part(mine))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -139,9 +140,4 @@ def _calls(t: Tables, o: IdleGaps) -> list[str]:
         parents[f"{ops[0]} in {t.name(row)}" if ops else t.name(row)] += 1
     per_step = len(t.in_window(t.blocking_calls)) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
-    if 2 * int(o.lost[batched_gaps(t)[o.gap]].sum()) > int(o.lost.sum()):
-        return [
-            f"{per_step:.1f} blocking calls a step; work that was launched before begins only as the host waits in "
-            f"these: {listed}. The driver hands launches over in batches."
-        ]
     return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]

@@ -35,9 +35,14 @@ from diagnose.tables import Tables
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.flow import shows_values
 from diagnose.tables.host_gaps import without_operators
-from diagnose.tables.issuers import MIN_IN_LOOP, MIN_IN_MODEL, Issuer, issued_in_loop, sampled_loop
+from diagnose.tables.issuers import (
+    MIN_IN_LOOP,
+    MIN_IN_MODEL,
+    issued_in_loop,
+    sampled_loop,
+)
 from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
-from diagnose.tables.python_calls import PASSES_ON
+from diagnose.tables.python_calls import PASSES_ON, Issuer
 from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
 

@@ -21,10 +21,10 @@ from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, overlaps, subtract, union
+from diagnose.model.limits import AT_ONCE_NS, LONG_NS
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, device_launches, graph_holes, lost_share
-from diagnose.tables.syncs import RETURN_NS
+from diagnose.tables.lost import MIN_LOST_SHARE, device_launches, graph_holes, lost_share
 from diagnose.text.numbers import percent
 
 META = RuleMeta(
@@ -56,9 +56,9 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         return holes
     waits = t.covering(t.blocking_calls)
     gaps = t.gaps
-    late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
+    late = Intervals(np.minimum(gaps.start + AT_ONCE_NS, gaps.end), gaps.end)
     waited = covered(waits, late.start, late.end)
-    mine = (waited > 0) & overlaps(time_without_task(t), gaps.start - RETURN_NS, gaps.end)
+    mine = (waited > 0) & overlaps(time_without_task(t), gaps.start - AT_ONCE_NS, gaps.end)
     waiting = intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), subtract(waits, EMPTY))
     return union(waiting, holes)
 
@@ -71,7 +71,7 @@ def find(t: Tables) -> list[Finding]:
         texts.append(f"{percent(share)} of the launches in the window have no device task in the file.")
     if len(holes.start):
         texts.append(
-            f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more next to tasks of CUDA graphs, whose nodes "
+            f"{len(holes.start)} holes of {LONG_NS / 1e6:.0f} ms or more next to tasks of CUDA graphs, whose nodes "
             "follow each other within microseconds: nodes are missing."
         )
     return idle_finding(

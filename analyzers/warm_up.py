@@ -26,13 +26,13 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, grouped, intersect, span, total, union
+from diagnose.model.limits import LONG_NS
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
 from diagnose.tables.host import captures_of
 from diagnose.tables.host_gaps import _WRAPS, NEVER_COMPUTES
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADS_CODE, matching
-from diagnose.tables.steps import COLD_CALL_NS
 from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
@@ -127,7 +127,7 @@ def gaps_of_first_use(t: Tables) -> Mask:
     np.maximum.at(longest, name[later], waited[later])
     found = np.zeros(len(gaps.start), bool)
     others = longest[name[first]]  # -1: it is launched once
-    found[new] = (waited[first] >= COLD_CALL_NS) & (others >= 0) & (waited[first] >= MIN_FIRST_RATIO * others)
+    found[new] = (waited[first] >= LONG_NS) & (others >= 0) & (waited[first] >= MIN_FIRST_RATIO * others)
     return found
 
 

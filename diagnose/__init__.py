@@ -93,13 +93,6 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(_home(name)), name)
 
 
-def load_ipython_extension(shell: object) -> None:
-    """Give IPython the magic ``%%diagnose``: what ``%load_ext diagnose`` calls."""
-    from diagnose.integrations.notebook import register
-
-    register(shell)
-
-
 def __dir__() -> list[str]:
     """List the public names, imported or not, and nothing else."""
     return list(__all__)

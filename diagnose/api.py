@@ -235,10 +235,8 @@ def watch(
     folder: AnyPath = "diagnose-runs",
     windows: int = 5,
     max_mb: float = 500.0,
-    signal: str = "SIGUSR2",
     dataflow: bool = True,
     prometheus: str | int = "",
-    otlp: str = "",
     quiet: bool = False,
 ) -> Watch:
     """Watch a long run: a row of times and memory per ``every`` steps, a diagnosed window where it becomes slower.
@@ -257,10 +255,8 @@ def watch(
         folder: Where runs are kept.
         windows: Most windows to record.
         max_mb: Bound of what the windows take on disk, MB.
-        signal: Signal that asks for a window, unless the program handles it; "" for none.
         dataflow: Record the values of two steps when memory grows, and name what holds them.
         prometheus: Port, or "ADDRESS:PORT", at which metrics are served for Prometheus; a port alone is the loopback's.
-        otlp: URL of a collector of OpenTelemetry that metrics are sent to, over HTTP.
         quiet: Show no progress on standard error.
 
     Raises:
@@ -269,7 +265,6 @@ def watch(
         OutputError: the folder of the run cannot be made, or the port cannot be served at.
     """
     from diagnose.monitor.long_run import Watch
-    from diagnose.monitor.metrics import MetricsOptions
     from diagnose.monitor.watch_options import WatchOptions
     from diagnose.monitor.windows import WindowLimits
 
@@ -279,10 +274,9 @@ def watch(
         slow=slow,
         folder=Path(folder),
         step_on="marker",
-        signal=signal,
         dataflow=dataflow,
         limits=WindowLimits(count=windows, total_mb=max_mb),
-        metrics=MetricsOptions(prometheus=str(prometheus), otlp=otlp),
+        prometheus=str(prometheus),
     )
     return Watch(options, command=tuple(sys.argv), report=Progress(quiet=quiet).report)
 

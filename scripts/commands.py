@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from diagnose.cli.commands import cli
-from diagnose.cli.help import ALL, COMMANDS, Command
+from diagnose.cli.help import ALL, Command
 
 MIN_COMMANDS = 5  # that have an option in the same words: it is then described once
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
@@ -21,12 +21,9 @@ Made by `scripts/commands` from `diagnose COMMAND --help-all`; `--help` leaves o
 need? [From a symptom to a command](slow-training.md).
 
 An option has one meaning in all commands. Options of diagnose go before a script. Everything after the script is passed
-to it. A line on standard error warns of options that the script may not know, except after `--`. Progress goes there
-too.
+to it. Progress goes to standard error.
 
-`profile`, `run` and `record` are other names of `trace`. Former names still work and print the new one: `summarize`
-(`analyze --partial`), `reduce` (`analyze --merge`), `export` (`analyze --export`), `history` (`watch --list`).
-How long a deprecated name stays: [versions](json.md#versions).
+`profile`, `run` and `record` are other names of `trace`.
 """
 
 
@@ -49,11 +46,7 @@ def _page() -> Iterator[str]:
     yield HEAD
     yield "## Common options\n"
     yield from _table("option", common)
-    section = COMMANDS
     for name, command in commands.items():
-        if command.section != section:
-            section = command.section
-            yield f"## {section}\n\nFor shells and coding agents: [cookbook](cookbook.md#coding-agents).\n"
         yield from _section(name, command, common)
 
 

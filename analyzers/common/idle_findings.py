@@ -15,11 +15,11 @@ from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, total, union
+from diagnose.model.limits import AT_ONCE_NS
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_work
 from diagnose.tables.names import BACKWARD
-from diagnose.tables.syncs import RETURN_NS
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 
@@ -129,7 +129,7 @@ def _probe(t: Tables, o: IdleGaps, which: str) -> Probe:
     launch, events, start = t.gaps.launch[o.gap], t.trace.events, t.gaps.start[o.gap]
     thread = np.where(launch >= 0, events.thread[launch], t.main).astype(np.int16)
     if which == "start":
-        seen = union((np.maximum(start - 1_000_000, 0), start + RETURN_NS))
+        seen = union((np.maximum(start - 1_000_000, 0), start + AT_ONCE_NS))
         return Probe(thread, np.maximum(start - 1, 0), seen)
     # Where the next task was queued already, the line that runs during the gap is another than the one that queued it.
     late = o.gap[(launch < 0) | (t.gaps.launch_start[o.gap] > start)]

@@ -5,52 +5,27 @@ Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.help import (
-    INTEGRATIONS,
     Command,
-    Former,
     Group,
-    ScriptCommand,
-    needless_flag,
     option,
-    renamed_option,
     show_all_help,
 )
-from diagnose.errors import UsageError, missing_extra
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
-__all__ = ["cli"]
-
-RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
-COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
+RECORDING, OUTPUT, CHANGES, RUNS = "Recording", "Output", "Change", "Trial"
+COMPARISON, GATE, WATCH, WINDOWS, METRICS = "Comparison", "Gate", "Watch", "Window", "Metrics"
 HELP_ALL = "Show the help of all commands with all options, and exit."
-FORMER = {
-    **{name: Former(("trace",)) for name in ("profile", "run", "record")},
-    "summarize": Former(("analyze",), "analyze --partial FILE", {"-o": "--partial=", "--output": "--partial="}),
-    "reduce": Former(("analyze", "--merge"), "analyze --merge"),
-    "history": Former(("watch", "--list"), "watch --list"),
-    "export": Former(
-        ("analyze",), "analyze --export KIND=FILE", {f"--{kind}": f"--export={kind}=" for kind in EXPORTS}
-    ),
-}
-"""Other names of commands, and those of before, which are options of another command by now."""
-GONE = {
-    "monitor": "nvidia-smi dmon or nvitop",
-    "serve": "the HTML reports that --html FILE writes, from the disk or by any server of static files",
-}
+ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
 _recording = partial(option, group=RECORDING)
-_ranks = partial(option, group=RANKS)
 _output = partial(option, group=OUTPUT)
 _change = partial(option, group=CHANGES)
 _trial = partial(option, group=RUNS)
@@ -59,16 +34,11 @@ _gating = partial(option, group=GATE)
 _watching = partial(option, group=WATCH)
 _window = partial(option, group=WINDOWS)
 _metrics = partial(option, group=METRICS)
-_server = partial(option, group=SERVER)
-# Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
-ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
-RECORDINGS = ("exports", "cross_check")
 
 
 @click.group(
     cls=Group,
-    former=FORMER,
-    gone=GONE,
+    aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=[
         "diagnose trace train.py --epochs 3",
@@ -86,7 +56,7 @@ def cli() -> None:
 
 
 @click.command(
-    cls=ScriptCommand,
+    cls=Command,
     short_help="Run a script, record a few steps and diagnose them.",
     context_settings={"allow_interspersed_args": False},
     examples=[
@@ -161,14 +131,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
         "diagnose analyze --export perfetto=causes.json trace.json.gz",
     ],
 )
-@_ranks(
-    "--partial",
-    metavar="FILE",
-    help="Only write the summaries of these ranks to FILE, for --merge: .parquet or .ranks.",
-)
-@_ranks("--merge", is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job.")
 @shared.worker_options
-@shared.keep_option
 @_output(
     "--export",
     "exports",
@@ -176,42 +139,19 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     metavar="KIND=FILE",
     help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
 )
-@_output(
-    "--cross-check",
-    type=click.Choice(["hta"]),
-    metavar="TOOL",
-    help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
-)
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
-    A PATH is a trace (.json, .gz, .zst, .zip), a tar or a folder of them, or a quoted pattern. It can also be a URL
+    A PATH is a trace (.json, .gz, .zst), a folder of them, or a quoted pattern. It can also be a URL
     such as s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor
     the script is needed.
     """
     shared.one_thread()
-    from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
+    from diagnose.cli.job import JobRequest, analyze_and_answer
 
-    if partial:
-        _refuse("--partial", *ANSWER, *RECORDINGS)
-        of_summaries = {field.name for field in fields(SummaryRequest)} - {"output"}
-        summarize(paths, SummaryRequest(output=partial, **{name: asked[name] for name in of_summaries}))
-    elif merge:
-        _refuse("--merge", *RECORDINGS)
-        merge_and_answer(paths, JobRequest(**asked))
-    else:
-        analyze_and_answer(paths, JobRequest(**asked))
-
-
-def _refuse(option: str, *others: str) -> None:
-    """Refuse options that were typed beside one that leaves them without a meaning; settings of a project may stay."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        if parameter.name in others and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
-            other = max(parameter.opts, key=len)
-            raise UsageError(f"{option} and {other} exclude each other; use one of them.")
+    analyze_and_answer(paths, JobRequest(**asked))
 
 
 @click.command(
@@ -233,7 +173,7 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 
 
 @click.command(
-    cls=ScriptCommand,
+    cls=Command,
     short_help="Measure each prescribed change by running the script.",
     context_settings={"allow_interspersed_args": False},
     examples=[
@@ -243,7 +183,6 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     ],
 )
 @shared.module_option(RUNS)
-@needless_flag("--auto", because="without --apply every change is tried that can be applied from outside")
 @_trial(
     "--apply",
     "ids",
@@ -262,52 +201,42 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 @_trial(
     "--writable",
     multiple=True,
-    is_consent=True,
     metavar="PATH",
     help="Let runs write to PATH, a file or folder that exists outside the copy; repeatable.",
 )
 @_trial(
     "--network",
     is_flag=True,
-    is_consent=True,
     help="Let runs use the network, experiment trackers included. [default: this machine's loopback only]",
 )
 @_trial(
     "--launcher",
     default="",
-    is_consent=True,
     metavar="COMMAND",
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
 @shared.step_on_option(RUNS)
-@renamed_option(
+@_trial(
     "--keep-runs",
-    before="--keep",
-    group=RUNS,
     metavar="FOLDER",
     help="Keep the capture and the output of every run in FOLDER, which is new or empty.",
 )
 @_trial(
     "--write-patch", metavar="FILE", help="Write the changes that helped to FILE, a diff of the script for git apply."
 )
-@_trial("--yes", is_flag=True, is_consent=True, help="Run the script repeatedly without asking for confirmation.")
-@_trial(
-    "--trust-command", is_flag=True, is_consent=True, help="With --yes, also run a command that a capture recorded."
-)
+@_trial("--yes", is_flag=True, help="Run the script repeatedly without asking for confirmation.")
+@_trial("--trust-command", is_flag=True, help="With --yes, also run a command that a capture recorded.")
 @shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
+def prove(ids: str | None, **asked: Any) -> int:  # what click read, typed by ProveRequest
     """Run SCRIPT with each prescribed change and without it, and measure both.
 
     Several processes run the script and take turns, until the result is certain. Step time, losses and memory are
     compared. If SCRIPT is a capture folder, its recorded command is run. Options go before SCRIPT.
     """
     from diagnose.cli.prove import ProveRequest, prove_and_answer
-    from diagnose.errors import UsageError
 
-    if auto and ids:
-        raise UsageError("--auto and --apply exclude each other; use one of them.")
     return prove_and_answer(ProveRequest(apply=_names(ids or ""), **asked))
 
 
@@ -329,16 +258,7 @@ def _names(text: str) -> tuple[str, ...]:
 @_change("--apply", "ids", metavar="ID,…", default="", help="Apply these changes, in this order.")
 @_change("--without", "rules", multiple=True, metavar="RULE", help="Remove all idle time of this rule; repeatable.")
 @_change(
-    "--no-sync",
-    "places",
-    multiple=True,
-    metavar="FILE:LINE",
-    help="Remove the wait for the device at this line; repeatable.",
-)
-@renamed_option(
     "--loader-workers",
-    before="--workers",
-    group=CHANGES,
     type=click.IntRange(min=1),
     metavar="N",
     help="Load batches in N worker processes.",
@@ -429,15 +349,8 @@ def _sides(
     return tuple(earlier), tuple(later)
 
 
-def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
-    """Return TARGET, and what is given after it."""
-    rest = params["paths"][0 if params["baseline"] else 1 :]
-    return (rest[0], rest[1:]) if rest else ("", ())
-
-
 @click.command(
-    cls=ScriptCommand,
-    split=_target,
+    cls=Command,
     short_help="Fail if the step is slower than a baseline.",
     context_settings={"allow_interspersed_args": False},
     examples=[
@@ -453,7 +366,6 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 @_gating("--runs", type=click.IntRange(1, 100), metavar="N", help="Trace the script N times.  [default: 3]")
 @_gating("--update", is_flag=True, help="Replace the baseline by all runs of TARGET, and pass.")
 @_gating("--junit", metavar="FILE", help="Write a JUnit report to FILE.")
-@_gating("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log to FILE.")
 @shared.rule_options
 @shared.page_options
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="BASELINE TARGET [ARGS]...")
@@ -473,7 +385,7 @@ def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int
     return gate_and_answer(GateRequest(baseline=baseline, target=rest[0], args=rest[1:], **asked))
 
 
-class _WatchCommand(ScriptCommand):
+class _WatchCommand(Command):
     """After ``--list`` no script follows, so that options may stand behind the name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -511,24 +423,12 @@ class _WatchCommand(ScriptCommand):
     metavar="MB",
     help="Keep at most MB megabytes of windows.",
 )
-@_window(
-    "--signal",
-    default="SIGUSR2",
-    metavar="NAME",
-    help="Record a window upon this signal, unless the script handles it; '' for none.",
-)
 @shared.dataflow_option(WINDOWS)
 @_metrics(
     "--prometheus",
     default="",
     metavar="[ADDRESS:]PORT",
     help="Serve metrics for Prometheus, on 127.0.0.1 if no address is given.",
-)
-@_metrics(
-    "--otlp",
-    default="",
-    metavar="URL",
-    help="Send metrics to a collector of OpenTelemetry, such as http://127.0.0.1:4318/v1/metrics.",
 )
 @_output("--list", "list_runs", is_flag=True, help="Run nothing: list the runs of the NAME that follows.")
 @_output("--folder", default="diagnose-runs", metavar="FOLDER", help="Keep runs in FOLDER/NAME.")
@@ -541,7 +441,7 @@ def watch(
     """Run SCRIPT to its end, timing every step; if steps become slower, record a window and diagnose it.
 
     Without a window nothing is profiled. Steps, waits for batches, memory and NVML are summed up every N steps in
-    FOLDER/NAME. A file named "record" in the run's folder, or the signal, requests a window. If memory grows, two steps
+    FOLDER/NAME. A file named "record" in the run's folder requests a window. If memory grows, two steps
     show which variable holds what stays. Options go before SCRIPT.
     """
     from diagnose.cli.watch import HistoryRequest, WatchRequest, history_and_answer, watch_and_answer
@@ -577,61 +477,5 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     return examine_and_answer(ResultRequest(**asked))
 
 
-@click.command(
-    cls=Command,
-    section=INTEGRATIONS,
-    short_help="Print what a shell needs to complete diagnose.",
-    examples=["diagnose completion bash", "diagnose completion zsh"],
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell; have the shell source it.
-
-    In bash: eval "$(diagnose completion bash)" in ~/.bashrc; in zsh the same in ~/.zshrc; in fish: diagnose completion
-    fish > ~/.config/fish/completions/diagnose.fish.
-    """
-    from click.shell_completion import get_completion_class
-
-    from diagnose.cli.output import print_result
-
-    group, found = context.find_root().command, get_completion_class(shell)
-    assert isinstance(group, click.Group)
-    assert found is not None
-    print_result(found(group, {}, "diagnose", "_DIAGNOSE_COMPLETE").source())
-
-
-@click.command(
-    cls=Command,
-    section=INTEGRATIONS,
-    short_help="Serve diagnose to a coding agent.",
-    examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
-)
-@_server(
-    "--root",
-    "roots",
-    multiple=True,
-    metavar="FOLDER",
-    help="Read below FOLDER only; repeatable.  [default: the working folder]",
-)
-@_server(
-    "--trust-client",
-    is_flag=True,
-    is_consent=True,
-    help="Allow prove to run scripts without confirmation; only the client decides whether its user must agree.",
-)
-def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
-    """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
-
-    An agent's client starts this command. Before prove runs a script, the client must get its user's consent. A client
-    that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
-    """
-    if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
-        raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")
-    from diagnose.cli.mcp import serve
-
-    serve(roots, agreed=trust_client)
-
-
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, completion, mcp):
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor):
     cli.add_command(each)

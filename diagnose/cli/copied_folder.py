@@ -25,11 +25,8 @@ from diagnose.trials.guard import can_restrict
 from diagnose.trials.run_folder import VARIABLE, remove_leftovers, run_folder
 from diagnose.trials.workplace import WorkingCopy, name_originals
 
-__all__ = ["CopiedFolder", "copied_folder", "warn_of_checkpoints"]
-
 CHECKPOINTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".bin"})
 INFO = "capture.json"
-MAX_CHECKED_NAMES = 5_000  # names: a folder of data must not delay the run
 
 # Python that gives up the right to write anywhere but to the places of a file, then starts the rest of its arguments.
 RESTRICTED = (
@@ -49,7 +46,8 @@ def warn_of_checkpoints(folder: Path, report: Callable[[str], None]) -> None:
 
 def _checkpoint(folder: Path) -> Path | None:
     """Return the first file or folder with the suffix of a checkpoint, relative to the folder."""
-    waiting, num_left = [folder], MAX_CHECKED_NAMES
+    # A folder of data must not delay the run.
+    waiting, num_left = [folder], 5_000
     for here in waiting:
         for child in children_of(str(here)):
             num_left -= 1
@@ -117,7 +115,10 @@ def copied_folder(capture: Path, *, force: bool, report: Callable[[str], None]) 
                     plan_surroundings(here, without=without),
                 )
                 copy = WorkingCopy(plan, below(root, around.source))
-                report(f"the script runs in a copy of the working folder ({plan.size_text}); {_limits()}")
+                limits = "files that it names by an absolute path are not protected"
+                if can_restrict():
+                    limits = "it cannot write to the folder itself, and files elsewhere are not protected"
+                report(f"the script runs in a copy of the working folder ({plan.size_text}); {limits}")
                 WorkingCopy(around, root).restore()
                 copy.restore()
             except UsageError as error:  # its remedy is one of prove
@@ -128,12 +129,6 @@ def copied_folder(capture: Path, *, force: bool, report: Callable[[str], None]) 
     finally:
         if not target.is_described:
             target.discard()
-
-
-def _limits() -> str:
-    if can_restrict():
-        return "it cannot write to the folder itself, and files elsewhere are not protected"
-    return "files that it names by an absolute path are not protected"
 
 
 def _place(private: Path, original: Path, copy: Path) -> Place:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from diagnose.capture.requirements import Check, check_machine
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 
-__all__ = ["examine_and_answer"]
-
 MARKS = {"ok": "ok", "limited": "LIMITED", "missing": "MISSING", "unused": "-"}
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -16,23 +15,11 @@ from typing import TYPE_CHECKING
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
 from diagnose.text.pages import Page, parse_page
-from diagnose.text.plain_text import MAX_WIDTH, one_line
+from diagnose.text.plain_text import columns, one_line
 
 if TYPE_CHECKING:
     from diagnose.analyzers.common.advice import Advice
 
-__all__ = [
-    "ChangePage",
-    "ExplainRequest",
-    "RulePage",
-    "advice_title",
-    "change_page",
-    "explain_and_answer",
-    "rule_pages",
-    "titles",
-]
-
-SIMILAR_ID = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",
     "idle": "idle time",
@@ -137,7 +124,11 @@ def explain_and_answer(request: ExplainRequest) -> None:
     files = plan_text(request)
     rules = {rule.id: rule for rule in rule_pages()}
     if request.name is None:
-        answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(_all(rules.values())), request, files)
+        listed = {
+            "rules": [{"id": rule.id, "kind": rule.kind, "summary": rule.page.summary} for rule in rules.values()],
+            "changes": [{"id": name, "title": title} for name, title in titles().items()],
+        }
+        answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(listed), request, files)
         return
     name = _known(request.name, [*rules, *titles()])
     page = rules[name] if name in rules else change_page(name)
@@ -210,14 +201,14 @@ def _known(name: str, names: Sequence[str]) -> str:
     wanted = name.strip().lower().replace("_", "-")
     if wanted in names:
         return wanted
-    similar = difflib.get_close_matches(wanted, names, n=3, cutoff=SIMILAR_ID)
+    similar = difflib.get_close_matches(wanted, names, cutoff=0.7)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "diagnose explain lists all of them."
     raise UsageError(f"Unknown rule or change '{one_line(name)}': {hint}")
 
 
 def _list(rules: Collection[RulePage]) -> Iterator[str]:
     width = (
-        _width() if sys.stdout is not None and sys.stdout.isatty() else None
+        columns() if sys.stdout is not None and sys.stdout.isatty() else None
     )  # in a file and in a pipe lines are whole
     column = max(map(len, titles())) + 2
     for kind, words in KINDS.items():
@@ -244,7 +235,7 @@ def _text(page: RulePage | ChangePage) -> Iterator[str]:
 
 def _sections(first: str, sections: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield ""
-    yield from textwrap.wrap(first, _width())
+    yield from textwrap.wrap(first, columns())
     for heading, text in sections:
         yield f"\n{heading}"
         yield from _indented(text)
@@ -255,7 +246,7 @@ def _indented(text: str, hanging: int = 0) -> list[str]:
     rest = " " * (4 + hanging)
     return textwrap.wrap(
         text,
-        _width(),
+        columns(),
         initial_indent="    ",
         subsequent_indent=rest,
         break_on_hyphens=False,
@@ -263,19 +254,8 @@ def _indented(text: str, hanging: int = 0) -> list[str]:
     )
 
 
-def _all(rules: Iterable[RulePage]) -> dict[str, object]:
-    return {
-        "rules": [{"id": rule.id, "kind": rule.kind, "summary": rule.page.summary} for rule in rules],
-        "changes": [{"id": name, "title": title} for name, title in titles().items()],
-    }
-
-
-def _json(content: dict[str, object]) -> str:
+def _json(content: Mapping[str, object]) -> str:
     return json.dumps({"schema_version": 1, **content}, indent=2, ensure_ascii=False)
-
-
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
 def _shortened(line: str, width: int | None) -> str:

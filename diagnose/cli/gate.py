@@ -14,7 +14,7 @@ from typing import ClassVar
 from diagnose.cli.output import ResultRequest, answer_text, check_rules, chosen, plan_text
 from diagnose.compare.compare import Comparison, compare
 from diagnose.compare.format import as_json, as_text
-from diagnose.compare.gate import EXIT_CODES, GateResult, evaluate_gate, junit, parse_tolerance, sarif
+from diagnose.compare.gate import EXIT_CODES, GateResult, evaluate_gate, junit, parse_tolerance
 from diagnose.compare.setup import differences
 from diagnose.compare.sides import Side, baseline_text, join_sides, open_side
 from diagnose.errors import InputError, UsageError
@@ -22,10 +22,6 @@ from diagnose.model.files import check_distinct, check_file, printable, write_fi
 from diagnose.reports.language import ENGLISH, current, translated
 from diagnose.text.plain_text import columns
 from diagnose.text.progress import Progress
-
-__all__ = ["CompareRequest", "GateRequest", "compare_and_answer", "gate_and_answer"]
-
-DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly anything can be decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,6 @@ class GateRequest(SidesRequest):
     module: bool = False
     runs: int | None = None  # how often the script is traced
     junit: str | None = None
-    sarif: str | None = None
     update: bool = False
 
 
@@ -125,10 +120,9 @@ def gate_and_answer(request: GateRequest) -> int:
             files,
             page=lambda: _page(comparison, result),
         )
-        for path, text in ((request.junit, junit(result)), (request.sarif, sarif(result))):
-            if path is not None:
-                write_file(path, text, force=request.force)
-                progress.report(f"wrote {printable(Path(path))}")
+        if request.junit is not None:
+            write_file(request.junit, junit(result), force=request.force)
+            progress.report(f"wrote {printable(Path(request.junit))}")
         if request.update:
             _update(request, after, progress)
     return 0 if request.update else EXIT_CODES[result.verdict]
@@ -136,11 +130,10 @@ def gate_and_answer(request: GateRequest) -> int:
 
 def _check_request(request: GateRequest) -> tuple[Path, ...]:
     """Return the file of ``--output``, after checking all that can be checked before a script runs."""
-    named = {"--output": request.output, "--html": request.html, "--junit": request.junit, "--sarif": request.sarif}
+    named = {"--output": request.output, "--html": request.html, "--junit": request.junit}
     check_distinct(named, [*request.baseline, request.target, *_captures(request)])
-    for name in (request.junit, request.sarif):
-        if name is not None:
-            check_file(Path(name), force=request.force)
+    if request.junit is not None:
+        check_file(Path(request.junit), force=request.force)
     if request.runs is not None and not _is_script(request):
         raise UsageError("--runs needs a script to trace; name several captures instead.")
     options = [name for name in _captures(request) if name.startswith("-")]
@@ -195,7 +188,8 @@ def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
     if not _is_script(request):
         yield join_sides([open_side(path) for path in (request.target, *request.args)])
         return
-    num_runs = request.runs or DEFAULT_RUNS
+    # With fewer on each side hardly anything can be decided.
+    num_runs = request.runs or 3
     with tempfile.TemporaryDirectory(prefix="diagnose-gate-") as folder:
         captures = [Path(folder) / f"run-{i + 1}" for i in range(num_runs)]
         for i, capture in enumerate(captures):

@@ -6,57 +6,31 @@ It fits a screen: what few need is shown by ``--help-all`` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
 from diagnose.errors import UsageError
-from diagnose.model.launched import launched
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
-from diagnose.text.progress import Progress
-
-__all__ = [
-    "ALL",
-    "COMMANDS",
-    "INTEGRATIONS",
-    "RARE",
-    "Command",
-    "Decorator",
-    "Former",
-    "Group",
-    "Option",
-    "ScriptCommand",
-    "needless_flag",
-    "option",
-    "renamed_option",
-    "shared_names",
-    "show_all_help",
-]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 GENERAL = "General"  # the group of --help and --version
 NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
-COMMANDS, INTEGRATIONS = "Commands", "Integrations"  # the sections of the list of commands
-BEFORE_SCRIPT = "diagnose.before_script"
-HELP = ("-h", "--help")  # every script of argparse has these
 ALL = "diagnose.all_options"  # in a context: options that few need are shown too
 RARE = frozenset(
     {
         *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
-        *("--workers", "--max-memory", "--cluster", "--no-cache", "--keep", "--cross-check"),  # analyze
+        *("--workers", "--no-cache"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
-        *("--no-sync", "--bucket-mb", "--overlap", "--memory"),  # what-if
-        *("--allow-differences", "--sarif"),  # compare, gate
-        *("--window-mb", "--signal", "--prometheus", "--otlp"),  # watch
+        *("--bucket-mb", "--overlap", "--memory"),  # what-if
+        "--allow-differences",  # compare, gate
+        *("--window-mb", "--prometheus"),  # watch
         *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown
     }
 )
 """Options that few need."""
-MAX_SHORT = 60  # columns of what the list says of a command: each has one line
-MAX_OPTION_NAME = 24  # columns of an option; the description of a longer one starts on the next line
 
 
 class Decorator(Protocol):
@@ -67,58 +41,17 @@ class Decorator(Protocol):
 
 
 class Option(click.Option):
-    """An option that belongs to a group of the help page; ``is_consent``: it is given on the command line only."""
+    """An option that belongs to a group of the help page."""
 
-    def __init__(
-        self, *args: Any, group: str = GENERAL, is_consent: bool = False, **kwargs: Any
-    ) -> None:  # as click.Option
+    def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:  # as click.Option
         kwargs.setdefault("show_default", bool(kwargs.get("default")) and not kwargs.get("is_flag", False))
         super().__init__(*args, **kwargs)
         self.group = group
-        self.is_consent = is_consent
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value of the environment's variable, which gives no consent: a shell or a job hands it on."""
-        value = super().resolve_envvar_value(ctx)
-        if value is None or not self.is_consent:
-            return value
-        name = f"{ctx.auto_envvar_prefix}_{self.name}".upper()
-        click.echo(f"diagnose: {name} is not used: give {self.opts[0]} on the command line", err=True)
-        return None
 
 
 def option(*names: str, group: str, **settings: Any) -> Decorator:  # as click.option
     """Give a command an option of a group."""
     return click.option(*names, cls=Option, group=group, **settings)
-
-
-def renamed_option(name: str, *, before: str, group: str, **settings: Any) -> Decorator:  # as click.option
-    """Give a command an option that had the name ``before``: that still works, hidden, with a line that names this."""
-
-    def warn(ctx: click.Context, _option: click.Parameter, value: object) -> None:
-        if value is not None:
-            click.echo(f"diagnose: {before} is deprecated: use {name}", err=True)
-            ctx.meta[before] = value
-
-    def take(ctx: click.Context, _option: click.Parameter, value: object) -> object:
-        return ctx.meta.get(before) if value is None else value
-
-    def decorated(command: _Decorated) -> _Decorated:
-        hidden = {**settings, "hidden": True, "expose_value": False, "is_eager": True, "callback": warn}
-        return option(name, group=group, callback=take, **settings)(option(before, group=group, **hidden)(command))
-
-    return decorated
-
-
-def needless_flag(name: str, *, because: str) -> Decorator:
-    """Give a command a flag of before that asks for what it does anyway: hidden, with a line that gives the reason."""
-
-    def warn(_ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
-        if value:
-            click.echo(f"diagnose: {name} is deprecated: leave it out; {because}", err=True)
-        return value
-
-    return option(name, group=GENERAL, is_flag=True, hidden=True, callback=warn)
 
 
 class _Page(click.Command):
@@ -141,7 +74,8 @@ class _Page(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, with one column of names for all groups."""
         groups = self.option_groups(ctx)
-        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_OPTION_NAME]
+        # The description of a longer option starts on the next line.
+        names = [name for records in groups.values() for name, _ in records if len(name) <= 24]
         width = max(map(len, names), default=0)
         for group, records in groups.items():
             with formatter.section(f"{group} options"):
@@ -156,11 +90,7 @@ class _Page(click.Command):
 
 
 class Command(_Page):
-    """A command of diagnose, in a section of the list of commands."""
-
-    def __init__(self, *args: Any, section: str = COMMANDS, **kwargs: Any) -> None:  # as click's
-        super().__init__(*args, **kwargs)
-        self.section = section
+    """A command of diagnose."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters; where few need some of them, ``--help-all`` is one."""
@@ -169,98 +99,12 @@ class Command(_Page):
         return [*params[:-1], _HELP_ALL, params[-1]] if has_rare else params
 
 
-Split: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, Sequence[str]]]
-"""From what click read: the script, and what is passed to it."""
-
-
-def _script_and_args(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
-    return params.get("script") or "", params.get("args") or ()
-
-
-class ScriptCommand(Command):
-    """A command whose arguments end with a script and what is passed to it."""
-
-    def __init__(self, *args: Any, split: Split = _script_and_args, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.split = split
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, and keep those before the script's own."""
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        ctx.meta[BEFORE_SCRIPT] = given[: len(given) - len(self.split(ctx.params)[1])]
-        return rest
-
-    def invoke(self, ctx: click.Context) -> Any:  # what the command returns
-        """Give the hint, then run the command."""
-        if "--" not in ctx.meta[BEFORE_SCRIPT] and launched().rank == 0:
-            self._hint(ctx)
-        return super().invoke(ctx)
-
-    def _hint(self, ctx: click.Context) -> None:
-        options = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        script, args = self.split(ctx.params)
-        if not (ctx.params["module"] or _is_script(Path(script))):
-            return
-        names = shared_names(args, options, "" if ctx.params["module"] else script)
-        if names:
-            one = len(names) == 1
-            Progress(quiet=ctx.params["quiet"]).report(
-                f"{', '.join(names)} after the script {'goes' if one else 'go'} to the script; "
-                f"put {'it' if one else 'them'} before {script} to set diagnose's own"
-            )
-
-
-def shared_names(args: Sequence[str], options: set[str], script: str) -> list[str]:
-    """Return the options among ``args`` that diagnose has too and the script does not mention, in their order.
-
-    Those behind ``--`` are left out. ``script`` is a path, or empty where the source is not at hand.
-    """
-    before = args[: args.index("--")] if "--" in args else args
-    names = dict.fromkeys(arg.partition("=")[0] for arg in before if arg.startswith("-"))
-    shared = [name for name in names if name in options and name not in HELP]
-    source = _source(script) if shared else ""
-    return [name for name in shared if f'"{name}"' not in source and f"'{name}'" not in source]
-
-
-def _is_script(path: Path) -> bool:
-    """Return whether a path is meant as a script, rather than as a trace, a report or a capture."""
-    return (path / "__main__.py").is_file() if path.is_dir() else path.suffix in {".py", ""}
-
-
-def _source(script: str) -> str:
-    try:
-        return Path(script).read_text(encoding="utf-8", errors="replace") if script else ""
-    except (OSError, ValueError):  # a wrong path is answered by the command itself
-        return ""
-
-
-class Former(NamedTuple):
-    """What another name of a command stands for; ``now`` is what to type in the place of a name of before."""
-
-    words: tuple[str, ...]
-    now: str = ""
-    renamed: Mapping[str, str] = {}  # how options begin that had another name
-
-    def typed(self, args: Sequence[str]) -> list[str]:
-        """Return the command line that the arguments stand for."""
-        found, left = [*self.words], iter(args)
-        for arg in left:
-            name, equals, value = arg.partition("=")
-            new = self.renamed.get(name)
-            found.append(arg if new is None else new + (value if equals else next(left, "")))
-        return found
-
-
 class Group(_Page, click.Group):
-    """The command without a sub-command; it lists them in the order in which they were added.
+    """The command without a sub-command; it lists them in the order in which they were added."""
 
-    ``former`` holds other names of commands, ``gone`` what to use in the place of commands that are no more.
-    """
-
-    def __init__(self, *args: Any, former: Mapping[str, Former], gone: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, aliases: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.former, self.gone = former, gone
+        self.aliases = aliases
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -270,13 +114,7 @@ class Group(_Page, click.Group):
         if name.endswith(".py") and not ctx.resilient_parsing:  # a shell that completes gets no errors
             again = command_line(["diagnose", "trace", *args])
             raise UsageError(f"{one_line(name)} is a script: record it with {again}.")
-        if name in self.gone and not ctx.resilient_parsing:
-            raise UsageError(f"diagnose {name} is gone: use {self.gone[name]}.")
-        if (former := self.former.get(name)) is not None:
-            args = former.typed(args[1:])
-            if former.now and not ctx.resilient_parsing:
-                click.echo(f"diagnose: {name} is deprecated: use {former.now}", err=True)
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, [self.aliases.get(name, name), *args[1:]])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""
@@ -290,17 +128,12 @@ class Group(_Page, click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section."""
+        """Write the commands, one on each line."""
         names = self.list_commands(ctx)
         width = max(map(len, names))
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name in names:
-            command = self.commands[name]
-            row = (name.ljust(width), command.get_short_help_str(MAX_SHORT))
-            sections.setdefault(getattr(command, "section", COMMANDS), []).append(row)
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows, col_max=width)
+        with formatter.section("Commands"):
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(60)) for name in names]
+            formatter.write_dl(rows, col_max=width)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands first, then the options."""

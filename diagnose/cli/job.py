@@ -1,11 +1,9 @@
-"""``diagnose analyze``: who reads the ranks, what is kept of them, the answer, and its forms for other tools."""
+"""``diagnose analyze``: who reads the ranks, the answer, and its forms for other tools."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,45 +12,14 @@ from diagnose.cli.output import Request, answer, prepare
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.model.files import check_distinct, check_file, check_folder, printable, write_bytes
 from diagnose.model.limits import EXPORTS
-from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
-from diagnose.pipeline.rank_results import Cache, default_cache
+from diagnose.pipeline.job import Workers, analyze_inputs
+from diagnose.pipeline.rank_results import NOTHING_KEPT, default_cache
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
 if TYPE_CHECKING:
     from diagnose.model.capture import Capture
     from diagnose.model.diagnosis import Diagnosis
-    from diagnose.ranks.profile import JobProfile
-    from diagnose.reports.exports import Table
-
-__all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
-
-_SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?"
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
-
-def parse_size(text: str) -> int:
-    """Return a number of bytes: 8G, 512M.
-
-    Raises:
-        UsageError: it is none.
-    """
-    found = re.fullmatch(_SIZE, text.strip())
-    if found is None:
-        raise UsageError(f"Invalid size '{printable(text)}': use 512M or 8G.")
-    return int(float(found[1]) * 2 ** _UNITS[found[2].upper()])
-
-
-def workers_of(num: int | None, max_memory: str | None, cluster: str, *, no_cache: bool) -> Workers:
-    """Return who reads the ranks, after checking it.
-
-    Raises:
-        UsageError: the options contradict each other.
-    """
-    max_bytes = None if max_memory is None else parse_size(max_memory)
-    workers = Workers(num, max_bytes, cluster, Cache() if no_cache else default_cache())
-    workers.check()
-    return workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,52 +27,30 @@ class JobRequest(Request):
     """Where a diagnosis of ranks goes, and who makes it."""
 
     workers: int | None = None
-    max_memory: str | None = None
-    cluster: str = ""
-    keep: str | None = None
     no_cache: bool = False
-    cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRequest:
-    """Where summaries go, and who makes them."""
-
-    output: str
-    force: bool = False
-    quiet: bool = False
-    workers: int | None = None
-    max_memory: str | None = None
-    cluster: str = ""
-    no_cache: bool = False
-
-
 def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
-    """Diagnose what is named, and keep the summaries where that was asked for.
+    """Diagnose what is named.
 
     Raises:
         InputError: nothing of it can be read.
         OutputError: a file cannot be written.
     """
     files = prepare(request, inputs=paths)
-    others = {"--keep": request.keep, "--html": request.html, "--output": request.output}
+    others = {"--html": request.html, "--output": request.output}
     exports = _planned(request.exports, others, paths, force=request.force)
-    keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
-    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     diagnosis = analyze_inputs(
         paths,
-        workers=workers,
+        workers=Workers(request.workers, NOTHING_KEPT if request.no_cache else default_cache()),
         progress=request.progress,
-        draw=bool(exports) or _draws(request, files),
-        keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
+        draw=bool(exports) or not request.as_json or any(file.suffix != ".json" for file in files),
     )
     failure: OutputError | None = None
-    if exports or request.cross_check:
+    if exports:
         with request.progress.phase("reading again"):
             captures = open_captures(paths)
-        if request.cross_check:
-            diagnosis = _cross_checked(diagnosis, captures, request.progress)
         try:
             _write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
         except OutputError as error:
@@ -113,77 +58,6 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     answer(diagnosis, request, files)
     if failure is not None:
         raise failure
-
-
-def _cross_checked(diagnosis: Diagnosis, captures: Sequence[Capture], progress: Progress) -> Diagnosis:
-    """Add HTA's figures of the rank that the answer is about."""
-    from diagnose.integrations.hta import cross_check_hta
-    from diagnose.pipeline.run import shown_rank
-
-    with progress.phase("asking HTA"):
-        return replace(diagnosis, cross_check=cross_check_hta(captures[shown_rank(captures)]))
-
-
-def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
-    """Write the summaries of the ranks that are named.
-
-    Raises:
-        InputError: nothing of it can be read.
-        OutputError: the file cannot be written.
-    """
-    path = _kept("--partial", request.output, None, paths, force=request.force)
-    assert path is not None
-    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
-    progress = Progress(quiet=request.quiet)
-    profile = profile_inputs(paths, workers=workers, progress=progress)
-    _write(path, profile, progress, force=request.force)
-    for sentence in profile.missing:
-        progress.report(sentence)
-
-
-def merge_and_answer(paths: Sequence[str], request: JobRequest) -> None:
-    """Merge files of summaries and diagnose the job, or write them as one file where only that was asked for.
-
-    Raises:
-        InputError: none of the files can be read.
-        OutputError: a file cannot be written.
-    """
-    from diagnose.pipeline.exchange import list_summaries, read_summaries
-
-    files = prepare(request, inputs=paths)
-    keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
-    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
-    with request.progress.phase(f"merging {', '.join(paths[:3])}{' …' if len(paths) > 3 else ''}"):
-        profile = read_summaries(list_summaries(paths))
-    if keep is not None:
-        _write(keep, profile, request.progress, force=request.force)
-    draw = _draws(request, files)
-    answer(answer_from_summaries(profile, workers=workers, progress=request.progress, draw=draw), request, files)
-
-
-def _draws(request: JobRequest, files: Sequence[Path]) -> bool:
-    """Return whether a form is asked for that shows the picture of a step."""
-    return not request.as_json or any(file.suffix != ".json" for file in files)
-
-
-def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequence[str], *, force: bool) -> Path | None:
-    """Return the file of summaries to write, if any, after checking that it can be."""
-    if name is None:
-        return None
-    from diagnose.pipeline.exchange import check_keep
-
-    path = Path(name)
-    check_keep(path)
-    check_distinct({option: name, "--output": output_name}, inputs)
-    check_file(path, force=force)
-    return path
-
-
-def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) -> None:
-    from diagnose.pipeline.exchange import write_summaries
-
-    write_summaries(path, profile, force=force)
-    progress.report(f"wrote {printable(path)}")
 
 
 def _planned(
@@ -216,22 +90,13 @@ def _planned(
 
 
 def _check(kind: str, file: str, *, force: bool) -> None:
-    if kind == "tensorboard":
-        from diagnose.integrations.tensorboard import check_log
-
-        check_log(Path(file), force=force)
-        return
     if kind == "figures":
         if find_spec("plotly") is None:
             raise missing_extra("Figures are made by plotly", "plots")
         check_folder(Path(file), force=force)
         return
-    suffix = Path(file).suffix.lower()
-    if kind in ("findings", "kernels"):
-        if suffix not in (".csv", ".parquet"):
-            raise UsageError(f"Invalid --export {kind} '{printable(file)}': the name must end in .csv or .parquet.")
-        if suffix == ".parquet" and find_spec("pyarrow") is None:
-            raise missing_extra(f"{printable(file)} is to be a Parquet file", "parquet")
+    if kind in ("findings", "kernels") and Path(file).suffix.lower() != ".csv":
+        raise UsageError(f"Invalid --export {kind} '{printable(file)}': the name must end in .csv.")
     check_file(Path(file), force=force)
 
 
@@ -243,54 +108,30 @@ def _write_exports(
     Raises:
         OutputError: a file has appeared since it was checked, or cannot be written.
     """
+    from diagnose.answer.screen import answer as screen
     from diagnose.pipeline.run import shown_rank
     from diagnose.pipeline.timeline import whole_window
     from diagnose.reports import exports
+    from diagnose.reports.markdown import as_markdown
 
-    shown = captures[shown_rank(captures)]
-    picture = whole_window(shown)
-    makers: dict[str, Callable[[Path], bytes]] = {
-        "perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
-        "speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
-        "collapsed": lambda _path: exports.collapsed(picture).encode(),
-        "findings": lambda path: _table(path, exports.findings_table(diagnosis)),
-        "kernels": lambda path: _table(path, exports.kernels_table(diagnosis, picture)),
-        "markdown": lambda _path: _markdown(diagnosis).encode(),
+    picture = whole_window(captures[shown_rank(captures)])
+    makers: dict[str, Callable[[], str]] = {
+        "perfetto": lambda: exports.perfetto(diagnosis, picture),
+        "speedscope": lambda: exports.speedscope(diagnosis, picture),
+        "collapsed": lambda: exports.collapsed(picture),
+        "findings": lambda: exports.csv_table(exports.findings_table(diagnosis)),
+        "kernels": lambda: exports.csv_table(exports.kernels_table(diagnosis, picture)),
+        "markdown": lambda: as_markdown(diagnosis, screen(diagnosis)).rstrip("\n") + "\n",
     }
     for kind, file in files.items():
-        if kind == "tensorboard":
-            from diagnose.integrations.tensorboard import write_log
-
-            write_log(Path(file), captures, shown, force=force)
-            progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
-        elif kind == "figures":
+        if kind == "figures":
             from diagnose.reports.figures import write_figures
 
             progress.report(f"wrote {', '.join(write_figures(diagnosis, Path(file)))} into {printable(file)}")
         else:
-            write_bytes(file, makers[kind](Path(file)), force=force)
+            write_bytes(file, makers[kind]().encode(), force=force)
             progress.report(f"wrote {printable(file)}")
     if picture.num_spans_left_out:
         progress.report(
             f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
         )
-
-
-def _table(path: Path, table: Table) -> bytes:
-    if path.suffix.lower() == ".csv":
-        from diagnose.reports.exports import csv_table
-
-        return csv_table(table).encode()
-    import pyarrow
-    from pyarrow import parquet
-
-    packed = io.BytesIO()
-    parquet.write_table(pyarrow.table(dict(table)), packed)
-    return packed.getvalue()
-
-
-def _markdown(diagnosis: Diagnosis) -> str:
-    from diagnose.answer.screen import answer
-    from diagnose.reports.markdown import as_markdown
-
-    return as_markdown(diagnosis, answer(diagnosis)).rstrip("\n") + "\n"

@@ -9,36 +9,27 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from diagnose.cli.commands import cli
-from diagnose.cli.settings import ENVIRONMENT_PREFIX, defaults_of
 from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, is_debugging
-from diagnose.model.files import DISK_ERRORS, cannot_write
-from diagnose.text.plain_text import clean, middle, one_line
+from diagnose.model.files import DISK_ERRORS, cannot_write, printable
+from diagnose.text.plain_text import clean, one_line
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
 COLLECT_AFTER = 200_000  # new objects: a start makes many that stay, and walking them takes a tenth of its time
-MAX_SHOWN_NAME = 200  # characters of a path in an error
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; no exception but SystemExit leaves this function."""
     try:
-        code = cli.main(
-            args=None if argv is None else list(argv),
-            prog_name="diagnose",
-            standalone_mode=False,
-            default_map=defaults_of(cli, Path.cwd()),
-            auto_envvar_prefix=ENVIRONMENT_PREFIX,
-        )
-        return int(code or 0)
+        arguments = None if argv is None else list(argv)
+        return int(cli.main(args=arguments, prog_name="diagnose", standalone_mode=False) or 0)
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:
@@ -48,10 +39,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         _complain(str(error), error)
         return error.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
-        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-            full = _disk_is_full(error)
-            _complain(str(full), full)
-            return OutputError.exit_code
         return _unforeseen(error)
 
 
@@ -84,27 +71,22 @@ def _show_usage(error: click.ClickException) -> None:
 
 
 def _unforeseen(error: Exception) -> int:
-    """Explain what no other place did: a path that the system refuses, such as one too long, or a fault of our own."""
-    if isinstance(error, OSError) and error.filename is not None:
-        name = middle(one_line(str(error.filename)), MAX_SHOWN_NAME)
-        _complain(f"{name} cannot be used ({error.strerror}). Check the path.", error)
+    """Explain what no other place did: a full disk, a path that the system refuses, or a fault of our own."""
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        try:
+            sys.stdout.flush()  # drop what it still holds if that is what cannot be written
+        except OSError:  # the interpreter would fail once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        full = cannot_write(error.filename or "standard output or a temporary file", error)
+        _complain(str(full), full)
+        return OutputError.exit_code
+    if isinstance(error, OSError) and error.filename is not None:  # a path that the system refuses, as one too long
+        _complain(f"{printable(error.filename)} cannot be used ({error.strerror}). Check the path.", error)
         return InputError.exit_code
-    _complain(_own_fault(error), error)
-    return INTERNAL_ERROR
-
-
-def _disk_is_full(error: OSError) -> OutputError:
-    """Return the error to show; drop what standard output still holds if that is what cannot be written."""
-    try:
-        sys.stdout.flush()
-    except OSError:  # the interpreter would fail once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return cannot_write(error.filename or "standard output or a temporary file", error)
-
-
-def _own_fault(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return (
+    _complain(
         f"internal error: {type(error).__name__}{': ' if text else ''}{text}. "
-        f"Please report it with the output of the same command under {DEBUG}=1."
+        f"Please report it with the output of the same command under {DEBUG}=1.",
+        error,
     )
+    return INTERNAL_ERROR

@@ -8,22 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from diagnose.cli.help import Decorator, Option, option
+from diagnose.cli.help import Decorator, option
 from diagnose.model.limits import LANGUAGES, STEP_SOURCES
-
-__all__ = [
-    "dataflow_option",
-    "keep_option",
-    "lang_option",
-    "module_option",
-    "one_thread",
-    "page_options",
-    "report_options",
-    "result_options",
-    "rule_options",
-    "step_on_option",
-    "worker_options",
-]
 
 OUTPUT, RANKS, RULES = "Output", "Ranks", "Rules"
 JSON = "Print JSON instead of text."
@@ -88,13 +74,6 @@ def report_options(command: _Decorated) -> _Decorated:
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
 
 
-class _RuleOption(Option):
-    """An option that has one variable of the environment for all commands, beside that of the command."""
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return super().resolve_envvar_value(ctx) or os.environ.get(f"DIAGNOSE_{self.name}".upper()) or None
-
-
 def rule_options(command: _Decorated) -> _Decorated:
     """Give a command that shows findings the options of which ones."""
     return _with(command, _rules())
@@ -103,7 +82,7 @@ def rule_options(command: _Decorated) -> _Decorated:
 def _rules() -> list[Decorator]:
     texts = {"--select": "Show findings of these rules only", "--ignore": "Leave out findings of these rules"}
     return [
-        click.option(name, cls=_RuleOption, group=RULES, multiple=True, metavar="RULE,…", help=f"{text}; repeatable.")
+        option(name, group=RULES, multiple=True, metavar="RULE,…", help=f"{text}; repeatable.")
         for name, text in texts.items()
     ]
 
@@ -120,23 +99,9 @@ def worker_options(command: _Decorated) -> _Decorated:
                 metavar="N",
                 help="Read ranks in N processes.  [default: as many as cores, if there is enough to read]",
             ),
-            option("--max-memory", group=RANKS, metavar="SIZE", help="Hold at most SIZE in all processes: 8G."),
-            option(
-                "--cluster",
-                group=RANKS,
-                default="",
-                metavar="ADDRESS",
-                help="Read ranks on a Dask cluster: tcp://HOST:PORT, file:SCHEDULER.json, or slurm in an allocation.",
-            ),
             option("--no-cache", group=RANKS, is_flag=True, help="Neither use nor keep earlier results."),
         ],
     )
-
-
-def keep_option(command: _Decorated) -> _Decorated:
-    """Give a command that compares ranks ``--keep``."""
-    text = "Write the summaries of all ranks to FILE: .parquet or .ranks."
-    return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
 
 
 def _json() -> Decorator:
@@ -165,7 +130,7 @@ def lang_option(group: str = OUTPUT) -> Decorator:
 
 
 def _force() -> Decorator:
-    return option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
+    return option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
 
 
 def _quiet() -> Decorator:

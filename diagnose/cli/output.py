@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +17,10 @@ from diagnose.text.plain_text import in_encoding
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Diagnosis, Prescription
-
-__all__ = [
-    "Request", "ResultRequest", "analyze_with_progress", "answer", "answer_text", "check_rules", "chosen", "is_page",
-    "plan_text", "prepare", "print_result", "with_diff_files",
-]  # fmt: skip
+    from diagnose.model.diagnosis import Diagnosis
 
 FORMATS = (".html", ".json", ".txt")
 CLOSED = "Standard output is closed, so the result has no place to go; leave it open, or use --output FILE."
-READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +94,37 @@ def answer_text(
     Raises:
         OutputError: a file cannot be written; the result has been printed all the same.
     """
-    failure: OutputError | None = None
+    makers = {".json": json, ".html": page or text}
+    _deliver(
+        request,
+        files,
+        lambda file: makers.get(_format(file), text)().rstrip("\n") + "\n",
+        lambda _written: json() if request.as_json else text(),
+    )
+
+
+def _deliver(
+    request: ResultRequest,
+    files: Sequence[Path],
+    rendered: Callable[[Path], str],
+    printed: Callable[[Sequence[Path]], str],
+) -> None:
+    """Write the files, print the answer, given the files that were written, and name them.
+
+    Raises:
+        OutputError: a file cannot be written; the answer has been printed all the same.
+    """
+    failures: list[OutputError] = []
     with language(request.lang):
         for file in files:  # before anything is printed: the reader of standard output may go
-            make = {".json": json, ".html": page or text}.get(_format(file), text)
             try:
-                write_file(file, make().rstrip("\n") + "\n", force=request.force)
+                write_file(file, rendered(file), force=request.force)
             except OutputError as error:
-                failure = failure or error
-        printed = json() if request.as_json else text()
-    print_result(printed, needed=not files)
-    if failure is not None:
-        raise failure
+                failures.append(error)
+        shown = printed([] if failures else files)
+    print_result(shown, needed=not files)
+    if failures:
+        raise failures[0]
     for file in files:
         request.progress.report(f"wrote {printable(file)}")
 
@@ -132,7 +144,8 @@ def print_result(text: str, *, needed: bool = True) -> None:
     except BrokenPipeError:
         # The interpreter flushes stdout once more at exit; that must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(READER_GONE)
+        # As a shell shows SIGPIPE: `diagnose analyze … | head` is no fault.
+        sys.exit(141)
 
 
 def check_rules(select: Sequence[str], ignore: Sequence[str]) -> None:
@@ -174,7 +187,9 @@ def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, dr
     Raises:
         InputError: nothing can be read from a path.
     """
-    with progress.phase("reading " + ", ".join(str(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")):
+    from diagnose.pipeline.job import reading
+
+    with progress.phase(reading(paths)):
         from diagnose.trace_reader import open_captures
 
         captures = open_captures(paths)
@@ -190,28 +205,19 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     Raises:
         OutputError: a file cannot be written; the answer has been printed all the same.
     """
-    diagnosis, failures = request.chosen(diagnosis), list[OutputError]()
-    with language(request.lang):
-        with request.progress.phase("writing " + ", ".join(map(printable, files))) if files else nullcontext():
-            for file in files:
-                try:
-                    write_file(file, _rendered(diagnosis, file), force=request.force)
-                except OutputError as error:
-                    failures.append(error)
+    diagnosis = request.chosen(diagnosis)
+
+    def printed(written: Sequence[Path]) -> str:
         if request.as_json:
             from diagnose.reports import json
 
-            printed = json.render(diagnosis)
-        else:
-            from diagnose.reports.text import terminal_text
+            return json.render(diagnosis)
+        from diagnose.reports.text import terminal_text
 
-            whole = [] if failures else [file for file in files if _format(file) in (".html", ".json")]
-            printed = terminal_text(diagnosis, verbose=request.verbose, written=whole)
-    print_result(printed, needed=not files)
-    for failure in failures[:1]:
-        raise failure
-    for file in files:
-        request.progress.report(f"wrote {printable(file)}")
+        whole = [file for file in written if _format(file) in (".html", ".json")]
+        return terminal_text(diagnosis, verbose=request.verbose, written=whole)
+
+    _deliver(request, files, lambda file: _rendered(diagnosis, file), printed)
     if request.open_browser:
         import webbrowser  # starts with the modules that start processes
 
@@ -250,8 +256,12 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     A diff is written where it applies in this folder to the script as it stands now. An existing file is replaced with
     ``--force`` only; one that cannot be written is named and left out.
     """
+    from diagnose.changes.common.separate_diffs import applies_in
+
     commands = {}
-    for p in _applicable(diagnosis):
+    for p in diagnosis.prescriptions:
+        if not p.diff or not applies_in(Path.cwd(), p.diff):
+            continue
         file = page.with_name(f"{page.stem}.{p.id}.diff")
         try:
             write_file(file, p.diff, force=request.force)
@@ -262,10 +272,3 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
         commands[p.id] = shlex.join(["git", "apply", str(file)])
     found = (replace(p, apply_with=commands.get(p.id, "")) for p in diagnosis.prescriptions)
     return replace(diagnosis, prescriptions=tuple(found))
-
-
-def _applicable(diagnosis: Diagnosis) -> Iterator[Prescription]:
-    """Yield the prescriptions that have a diff which applies here, each of which the page shows."""
-    from diagnose.changes.common.separate_diffs import applies_in
-
-    yield from (p for p in diagnosis.prescriptions if p.diff and applies_in(Path.cwd(), p.diff))

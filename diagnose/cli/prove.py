@@ -34,8 +34,6 @@ from diagnose.trials.prove_result import NOTHING_TRIED, ProveResult
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
 
-__all__ = ["ProveRequest", "command_of", "prove_and_answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProveRequest(Request):

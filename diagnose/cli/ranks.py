@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from diagnose.capture.process.rank_processes import StoreGone, StoreLink
 from diagnose.errors import DiagnoseError, UsageError, is_debugging
 from diagnose.model.files import printable, reason
-from diagnose.model.launched import Launched
+from diagnose.model.launched import RANKS_WAIT_S, Launched
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
@@ -21,9 +21,6 @@ from diagnose.text.progress import Progress
 if TYPE_CHECKING:
     from diagnose.pipeline.exchange import Received
 
-__all__ = ["Exchange", "chosen_ranks", "named_after", "wait_for_others"]
-
-WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
 STAMP = "%Y%m%d-%H%M%S"
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
@@ -73,10 +70,12 @@ def wait_for_others(
     if ranks.world_size == 1:
         return ()
     here = len(chosen) * min(ranks.on_this_node, ranks.world_size) // ranks.world_size
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + RANKS_WAIT_S
 
     def num_lacking() -> int:
-        is_shared = whole_world or _num_writers(folder) > here
+        files = (*folder.glob("capture.rank*.json"), *folder.glob(".rank*.lock"))  # written, or reserved
+        writers = {re.sub(r"^(capture)?\.|\.(json|lock)$", "", path.name) for path in files}
+        is_shared = whole_world or len(writers) > here
         return len(_missing(folder, chosen)) - (0 if is_shared else len(chosen) - max(here, 1))
 
     if num_lacking() > 0:
@@ -92,13 +91,6 @@ def wait_for_others(
         f"The capture of rank {listed} of {ranks.world_size} is missing, so skew between ranks is incomplete; use "
         f"--capture with a folder that all nodes share, or run {again} when all captures are there.",
     )
-
-
-def _num_writers(folder: Path) -> int:
-    """Return how many ranks have written into the folder, or reserved it."""
-    written = {path.name.removeprefix("capture.").removesuffix(".json") for path in folder.glob("capture.rank*.json")}
-    reserved = {path.name.removeprefix(".").removesuffix(".lock") for path in folder.glob(".rank*.lock")}
-    return len(written | reserved)
 
 
 def _missing(folder: Path, chosen: Collection[int]) -> list[int]:

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from diagnose.cli.copied_folder import CopiedFolder
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["TraceRequest", "trace_and_answer"]
-
 ANALYSIS = ("diagnose.trace_reader", "diagnose.pipeline.run", "diagnose.reports.text", "diagnose.reports.html")
-CLOCK_GRAIN_S = 2.0  # file systems that keep whole seconds, and clocks of file servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,39 +83,27 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank == min(chosen):
         threading.Thread(target=import_analysis, name="diagnose-imports").start()  # beside the script's own imports
     exchange = Exchange(ranks.rank, chosen, request.progress)
-    with _copied(request, folder, ranks) as copied:
-        code, folder = _run(request, _options(request, folder), ranks, exchange, copied)
+    from diagnose.cli.copied_folder import copied_folder, warn_of_checkpoints
+
+    if not request.copy and not request.keep_going and ranks.rank == 0:
+        warn_of_checkpoints(Path.cwd(), request.progress.report)
+    place = copied_folder(folder, force=request.force, report=request.progress.report)
+    with place if request.copy else contextlib.nullcontext() as copied:
+        names = {field.name for field in fields(CaptureOptions)} - {"output"}
+        given = {name: getattr(request, name) for name in names if getattr(request, name, None) is not None}
+        code, folder = _run(request, CaptureOptions(output=folder, **given), ranks, exchange, copied)
     if ranks.rank != min(chosen):
         return code
-    diagnosis = _with_diffs(_diagnosed(request, folder, ranks, chosen, exchange), request)
+    diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
+    if not request.module and Path(request.script).is_file():
+        from diagnose.trials.source_edits import with_diffs
+
+        diagnosis = with_diffs(diagnosis, Path(request.script))
     page = next((file for file in files if is_page(file)), None)
     if page is not None:
         diagnosis = with_diff_files(request.chosen(diagnosis), page, request)
     answer(diagnosis, request, files)
     return code
-
-
-def _copied(
-    request: TraceRequest, folder: Path, ranks: Launched
-) -> contextlib.AbstractContextManager[CopiedFolder | None]:
-    """Return the copy that the script runs in, None without ``--copy``: then state what a stop may overwrite."""
-    from diagnose.cli.copied_folder import copied_folder, warn_of_checkpoints
-
-    report = request.progress.report
-    if request.copy:
-        return copied_folder(folder, force=request.force, report=report)
-    if not request.keep_going and ranks.rank == 0:
-        warn_of_checkpoints(Path.cwd(), report)
-    return contextlib.nullcontext()
-
-
-def _with_diffs(diagnosis: Diagnosis, request: TraceRequest) -> Diagnosis:
-    """Return the diagnosis with diffs of the script, which is at hand where it is a file."""
-    if request.module or not Path(request.script).is_file():
-        return diagnosis
-    from diagnose.trials.source_edits import with_diffs
-
-    return with_diffs(diagnosis, Path(request.script))
 
 
 def import_analysis() -> None:
@@ -149,7 +134,7 @@ def _diagnosed(
             found = (
                 analyze_inputs([folder], workers=Workers(), progress=Progress(quiet=True), draw=True)
                 if left
-                else answer_from_received(received, progress=progress)
+                else answer_from_received(received)
             )
     return replace(found, trust=(*found.trust, *map(Note, notes)))
 
@@ -206,12 +191,6 @@ def _with_default_report(request: TraceRequest, folder: Path) -> TraceRequest:
     return replace(request, html=str(folder.parent / f"{name}-report.html"))
 
 
-def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
-    names = {field.name for field in fields(CaptureOptions)} - {"output"}
-    given = {name: getattr(request, name) for name in names if getattr(request, name, None) is not None}
-    return CaptureOptions(output=folder, **given)
-
-
 def _run(
     request: TraceRequest,
     options: CaptureOptions,
@@ -252,7 +231,9 @@ def _run(
                     f"{printable(options.output)} was created by another process while the script ran"
                 )
             _remove_empty(options.output, is_new=is_new)
-            return ended.exit_code, _from_here(copied.publish(folder) if copied is not None else folder)
+            found = copied.publish(folder) if copied is not None else folder
+            here = Path.cwd()
+            return ended.exit_code, found.relative_to(here) if found.is_relative_to(here) else found
     shutil.rmtree(paths.partial, ignore_errors=True)  # a killed process left it, without a whole window
     _remove_empty(options.output, is_new=is_new)
     error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")
@@ -267,14 +248,6 @@ def _remove_empty(folder: Path, *, is_new: bool) -> None:
             folder.rmdir()
 
 
-def _from_here(folder: Path) -> Path:
-    """Return the folder's path as short as it was given."""
-    try:
-        return folder.relative_to(Path.cwd())
-    except ValueError:
-        return folder
-
-
 def _holds_steps(folder: Path, ranks: Launched, *, since: float) -> bool:
     """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
     names = [f"capture.rank{ranks.rank}.json", *(["capture.json"] if ranks.world_size == 1 else [])]
@@ -283,7 +256,8 @@ def _holds_steps(folder: Path, ranks: Launched, *, since: float) -> bool:
 
     try:
         info = CaptureInfo.from_json(path.read_bytes(), source=printable(path))
-        fresh = path.stat().st_mtime >= since - CLOCK_GRAIN_S
+        # File systems that keep whole seconds, and clocks of file servers.
+        fresh = path.stat().st_mtime >= since - 2.0
     except (OSError, InputError):
         return False
     return fresh and bool(info.light_file or info.attribution_file)

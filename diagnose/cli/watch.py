@@ -14,8 +14,6 @@ from diagnose.model.files import printable
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
-__all__ = ["HistoryRequest", "WatchRequest", "history_and_answer", "watch_and_answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
@@ -30,10 +28,8 @@ class WatchRequest:
     slow: float = 20.0  # per cent
     windows: int = 5
     max_mb: float = 500.0
-    signal: str = "SIGUSR2"
     dataflow: bool = True
     prometheus: str = ""
-    otlp: str = ""
     folder: str = "diagnose-runs"
     quiet: bool = False
 
@@ -54,7 +50,6 @@ def watch_and_answer(request: WatchRequest) -> int:
         OutputError: the run's folder cannot be made.
     """
     from diagnose.monitor.long_run import watch_script
-    from diagnose.monitor.metrics import MetricsOptions
     from diagnose.monitor.watch_options import WatchOptions
     from diagnose.monitor.windows import WindowLimits
 
@@ -64,10 +59,9 @@ def watch_and_answer(request: WatchRequest) -> int:
         slow=request.slow / 100,
         folder=Path(request.folder),
         step_on=request.step_on,  # type: ignore[arg-type]  # click has checked the choice
-        signal=request.signal,
         dataflow=request.dataflow,
         limits=WindowLimits(count=request.windows, total_mb=request.max_mb),
-        metrics=MetricsOptions(prometheus=request.prometheus, otlp=request.otlp),
+        prometheus=request.prometheus,
     )
     progress = Progress(quiet=request.quiet)
     code, watch = watch_script([request.script, *request.args], options, module=request.module, report=progress.report)
@@ -105,7 +99,7 @@ def history_and_answer(request: HistoryRequest) -> None:
     summaries = [summary(run) for run in load_runs(runs, name)]
     if not summaries:
         raise UsageError(f"There is no run named '{one_line(name)}' in {printable(runs)}: {', '.join(names)}.")
-    answer_text(lambda: "\n".join(history_text(name, summaries)), lambda: history_json(name, summaries), request, files)
+    answer_text(lambda: "\n".join(history_text(summaries)), lambda: history_json(name, summaries), request, files)
 
 
 def _name_of(request: WatchRequest) -> str:

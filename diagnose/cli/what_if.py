@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -13,8 +14,6 @@ from diagnose.text.plain_text import columns
 if TYPE_CHECKING:
     from diagnose.pipeline.what_if import WhatIfResult
 
-__all__ = ["WhatIfOptions", "predict_and_answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class WhatIfOptions(ResultRequest):
@@ -22,7 +21,6 @@ class WhatIfOptions(ResultRequest):
 
     apply: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
     loader_workers: int | None = None
     bucket_mb: float | None = None
     overlap: tuple[str, ...] = ()
@@ -38,12 +36,11 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         InputError: the recording cannot be read or replayed.
         OutputError: the file cannot be written.
     """
-    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, parse_size, run_what_if
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_scale, parse_size, run_what_if
 
     request = WhatIfRequest(
         apply=options.apply,
         without=options.rules,
-        no_sync=tuple(map(parse_place, options.places)),
         workers=options.loader_workers,
         bucket_mb=options.bucket_mb,
         overlap=options.overlap,
@@ -52,7 +49,7 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
     )
     files = plan_text(options, inputs=[path], has_page=True)
     result = run_what_if(path, request)
-    answer_text(lambda: _text(result), result.to_json, options, files, page=lambda: _page(path, result))
+    answer_text(lambda: "\n".join(_lines(result)), result.to_json, options, files, page=lambda: _page(path, result))
 
 
 def _page(path: str, result: WhatIfResult) -> str:
@@ -63,17 +60,10 @@ def _page(path: str, result: WhatIfResult) -> str:
     return render_forecasts(path, result.forecasts, result.path, basis)
 
 
-def _text(result: WhatIfResult) -> str:
-    # The text in lines that fit standard output; what goes on in the next line is indented.
-    text = "\n".join(map(_line, result.text().split("\n")))
-    lines = text.split("\n")
-    return "\n".join(
-        fill(line, columns(), subsequent_indent="    ", drop_whitespace=True) if line.strip() else line
-        for line in lines
-    )
-
-
-def _line(english: str) -> str:
-    """Return a line of the result in the language that is shown."""
-    text = english.lstrip()
-    return english[: len(english) - len(text)] + translated(text)
+def _lines(result: WhatIfResult) -> Iterator[str]:
+    """Yield the text in lines that fit standard output; what goes on in the next line is indented."""
+    for english in result.text().split("\n"):
+        text = english.lstrip()
+        line = english[: len(english) - len(text)] + translated(text)
+        for each in line.split("\n"):
+            yield fill(each, columns(), subsequent_indent="    ", drop_whitespace=True) if each.strip() else each

@@ -16,14 +16,10 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.statistics import RunShift, run_shift, runs_needed, speed_up
 from diagnose.reports.format import growth, percent
 
-__all__ = ["DEFAULT_TOLERANCE", "Change", "Comparison", "Evaluation", "Outcome", "compare", "evaluate", "no_evaluation"]
-
 # Whether one set of runs is slower than another, by how much equal runs differ, or why that cannot be decided.
 
 Outcome: TypeAlias = Literal["slower", "faster", "same", "undecided", "not comparable"]
 
-DEFAULT_TOLERANCE = 0.05
-MIN_BASELINE_RUNS = 2  # one has no spread
 MAX_CHANCE = 0.025  # of the order of equal runs, in one direction; three runs a side reach one in 20 at best
 MIN_ORDERS = 20  # three runs and three: with fewer, equal runs are too often in the same order by chance
 SPELL = 1.5  # with so few runs: slow spells of shared machines outlast a run and make it up to 1.4 times as long
@@ -47,28 +43,27 @@ class Evaluation:
         ) or self.outcome in ("same", "faster")
 
 
-def no_evaluation() -> Evaluation:
-    """Return that of two sides which are not alike."""
-    return Evaluation("not comparable", None)
-
-
 def evaluate(before: Sequence[float], after: Sequence[float], tolerance: float) -> Evaluation:
     """Compare the steps of independent runs, one number each; a difference within the tolerance is none.
 
     Slower or faster has to be shown twice: the whole interval lies beyond the tolerance, and equal runs would hardly
     come in such an order.
     """
-    if len(before) < MIN_BASELINE_RUNS:
+    if len(before) < 2:  # one has no spread
         return Evaluation(
             "undecided",
             None,
             f"How far equal runs differ is unknown: the baseline is {len(before)} run.",
-            f"Record at least {MIN_BASELINE_RUNS} runs of the baseline, better {MIN_ADVISED_RUNS} of each side; "
+            f"Record at least 2 runs of the baseline, better {MIN_ADVISED_RUNS} of each side; "
             "diagnose gate --update writes several into one file.",
         )
     shift = run_shift(before, after)
     least = shift.low if shift.ratio > 1 else 1 / shift.high
-    if least > 1 + tolerance and _is_no_chance(shift):
+    if shift.num_orders < MIN_ORDERS:
+        is_no_chance = shift.gap > SPELL
+    else:
+        is_no_chance = shift.order_chance <= max(MAX_CHANCE, 1 / shift.num_orders)
+    if least > 1 + tolerance and is_no_chance:
         return Evaluation("slower" if shift.ratio > 1 else "faster", shift)
     limit = _limit(tolerance)
     if max(shift.ratio, 1 / shift.ratio) <= 1 + tolerance and shift.high <= limit and shift.low >= 1 / limit:
@@ -79,12 +74,6 @@ def evaluate(before: Sequence[float], after: Sequence[float], tolerance: float) 
 
 def _limit(tolerance: float) -> float:
     return max(1 + tolerance, MAX_HIDDEN)
-
-
-def _is_no_chance(shift: RunShift) -> bool:
-    if shift.num_orders < MIN_ORDERS:
-        return shift.gap > SPELL
-    return shift.order_chance <= max(MAX_CHANCE, 1 / shift.num_orders)
 
 
 def _why_undecided(shift: RunShift, tolerance: float) -> str:
@@ -166,7 +155,7 @@ def compare(
     before: Side,
     after: Side,
     *,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = 0.05,
     allow_differences: bool = False,
     of_changes: bool = False,
 ) -> Comparison:
@@ -179,7 +168,7 @@ def compare(
     each = before.run_steps(measure), after.run_steps(measure)
     unlike = differences(before.setups, after.setups)
     comparable = allow_differences or all(of_changes and each.may_be_the_change for each in unlike)
-    evaluation = evaluate(*each, tolerance) if comparable else no_evaluation()
+    evaluation = evaluate(*each, tolerance) if comparable else Evaluation("not comparable", None)
     steps_ns = median(each[0]), median(each[1])
     min_ns = MIN_LISTED_SHARE * max(a.step_ns, b.step_ns)
     return Comparison(

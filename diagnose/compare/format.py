@@ -13,11 +13,7 @@ from diagnose.reports.text_charts import padded
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
-__all__ = ["as_json", "as_text", "factor", "sentence", "step_times", "what_changed"]
-
 MAX_TABLE_LINES = 8  # of each list
-NAME_WIDTH = 44  # letters of a kernel's name, where there is room
-NUMBERS_WIDTH = 31  # of a line of a table: both times, the difference, and the spaces
 
 
 def sentence(c: Comparison) -> str:
@@ -124,10 +120,15 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
     if any(changes for _, changes in tables):
         before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
         which = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
+        recorded, warning = c.after.diagnosis.step_ns - c.before.diagnosis.step_ns, ""
+        if c.evaluation.outcome in ("slower", "faster") and (recorded > 0) is not c.is_slower:
+            went = "longer" if recorded > 0 else "shorter"
+            warning = (
+                f" While it was recorded the step became {went}, so these parts do not show why it is "
+                f"{c.evaluation.outcome}."
+            )
         yield ""
-        yield from _wrapped(
-            f"Below: the mean recorded step, {before} before and {after} after{which}.{_other_way(c)}", width
-        )
+        yield from _wrapped(f"Below: the mean recorded step, {before} before and {after} after{which}.{warning}", width)
     for heading, changes in tables:
         yield from _table(heading, changes, width)
     unlike = c.evaluation.outcome == "not comparable"
@@ -141,23 +142,13 @@ def _wrapped(english: str, width: int) -> list[str]:
     return wrap(translated(english), width if current() == ENGLISH else width // 2)
 
 
-def _other_way(c: Comparison) -> str:
-    """Return a warning where the recorded step went the other way than the one that was evaluated."""
-    recorded = c.after.diagnosis.step_ns - c.before.diagnosis.step_ns
-    if c.evaluation.outcome not in ("slower", "faster") or (recorded > 0) is c.is_slower:
-        return ""
-    went = "longer" if recorded > 0 else "shorter"
-    return (
-        f" While it was recorded the step became {went}, so these parts do not show why it is {c.evaluation.outcome}."
-    )
-
-
 def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]:
     if not changes:
         return
     yield ""
     yield translated(heading)
-    name_width = min(NAME_WIDTH, width - NUMBERS_WIDTH)
+    # Both times, the difference, and the spaces take 31 columns.
+    name_width = min(44, width - 31)
     for change in changes[:MAX_TABLE_LINES]:
         name = shorten(translated(one_line(change.name)), name_width)
         sign = "+" if change.by_ns > 0 else "−"

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 from xml.sax.saxutils import quoteattr
 
-from diagnose import __version__
 from diagnose.compare.compare import Comparison
 from diagnose.compare.format import sentence, step_times, what_changed
 from diagnose.errors import UsageError
-from diagnose.model.diagnosis import Where
-from diagnose.text.numbers import duration
-
-__all__ = ["EXIT_CODES", "GateResult", "GateVerdict", "evaluate_gate", "junit", "parse_tolerance", "sarif"]
 
 GateVerdict: TypeAlias = Literal["passed", "failed", "undecided", "not comparable"]
 
 EXIT_CODES: dict[GateVerdict, int] = {"passed": 0, "undecided": 0, "failed": 3, "not comparable": 7}
-SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-SARIF_LEVELS = {"failed": "error", "not comparable": "error", "undecided": "note"}
-SARIF_RULES = {"failed": "step-time", "not comparable": "not-comparable", "undecided": "undecided"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,56 +82,6 @@ def junit(result: GateResult) -> str:
         f'<testcase classname="diagnose.gate" name="step time" time="{step_s:.6f}">{inner}'
         f"<system-out>{_escaped(result.text)}</system-out></testcase></testsuite></testsuites>\n"
     )
-
-
-def sarif(result: GateResult) -> str:
-    """Return a SARIF 2.1.0 log: a result unless it passed, and one at the costliest place of each finding that grew."""
-    results = []
-    if result.verdict in SARIF_RULES:
-        results.append(_result(SARIF_RULES[result.verdict], SARIF_LEVELS[result.verdict], result.text))
-    if result.verdict == "failed":
-        results += _of_findings(result.comparison)
-    rules = sorted({str(one["ruleId"]) for one in results})
-    log = {
-        "$schema": SARIF_SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "diagnose",
-                        "version": __version__,
-                        "rules": [{"id": rule, "shortDescription": {"text": rule}} for rule in rules],
-                    }
-                },
-                "results": results,
-            }
-        ],
-    }
-    return json.dumps(log, indent=2)
-
-
-def _of_findings(comparison: Comparison) -> list[dict[str, object]]:
-    findings = {f.rule: f for f in comparison.after.diagnosis.findings}
-    found = []
-    for change in comparison.findings:
-        finding = findings.get(change.name)
-        if finding is None or change.by_ns <= 0:
-            continue
-        where = next((w for w in finding.where if w.file), Where())
-        text = f"{finding.title}: {duration(change.by_ns)} more per recorded step than in the baseline."
-        found.append(_result(change.name, "warning", text, where))
-    return found
-
-
-def _result(rule: str, level: str, text: str, where: Where | None = None) -> dict[str, object]:
-    result: dict[str, object] = {"ruleId": rule, "level": level, "message": {"text": text}}
-    if where is not None and where.file is not None:
-        location: dict[str, object] = {"artifactLocation": {"uri": Path(where.file).as_posix().lstrip("/")}}
-        if where.line is not None and where.line > 0:
-            location["region"] = {"startLine": where.line}
-        result["locations"] = [{"physicalLocation": location}]
-    return result
 
 
 def _escaped(text: str) -> str:

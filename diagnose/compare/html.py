@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.compare.compare import Comparison
+from diagnose.compare.compare import MIN_LISTED_SHARE, Comparison
 from diagnose.compare.format import factor, sentence
 from diagnose.compare.gate import GateResult
 from diagnose.model.diagnosis import Diagnosis
@@ -15,10 +15,6 @@ from diagnose.reports.html import render_page
 from diagnose.reports.language import tr, translated
 from diagnose.reports.rule_labels import PARTS, TABULAR
 
-__all__ = ["as_html"]
-
-MAX_CHANGES = 40  # of a table
-MIN_BAR_SHARE = 0.005  # of the step: a smaller part of a bar is not seen
 _PILLS = {
     "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
     "undecided": ("Not certain", "warn"), "not comparable": ("Not comparable", "warn"),
@@ -69,7 +65,7 @@ def as_html(c: Comparison, gate: GateResult | None = None) -> str:
         sentence=translated(gate.text if gate is not None else sentence(c)),
         notes=[translated(d.sentence()) for d in c.differences],
         tables=[
-            (translated(title), changes[:MAX_CHANGES], max(abs(change.by_ns) for change in changes))
+            (translated(title), changes[:40], max(abs(change.by_ns) for change in changes))
             for title, changes in tables
             if changes
         ],
@@ -97,4 +93,4 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:
         ]
     causes = d.idle_by_cause or d.host_by_cause
     found += [(cause, colour_of(cause, d.legends), share, True) for cause, share in causes.items()]
-    return [part for part in found if part[2] >= MIN_BAR_SHARE]
+    return [part for part in found if part[2] >= MIN_LISTED_SHARE]

@@ -15,9 +15,6 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.text.commands import command_words
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["Difference", "Setup", "differences", "setup_of"]
-
-MAX_SHOWN_CHARS = 60  # characters of a value
 SCRIPT = "script"
 
 Setup: TypeAlias = Mapping[str, str]  # what is known, by its name in a sentence
@@ -54,7 +51,7 @@ class Difference:
 
     def sentence(self) -> str:
         """Name it."""
-        before, after = (middle(one_line(value), MAX_SHOWN_CHARS) for value in (self.before, self.after))
+        before, after = (middle(one_line(value), 60) for value in (self.before, self.after))
         return f"The {self.what} differs: {before} before, {after} after."
 
 
@@ -65,15 +62,22 @@ def setup_of(diagnosis: Diagnosis) -> Setup:
     words = command_words(source.command) or [""]
     num_words = 2 if words[0] == "-m" else 1  # a module, and a script
     script, arguments = " ".join(words[:num_words]), " ".join(words[num_words:])
+
+    def shown(key: str) -> str:
+        value = source.setup.get(key)
+        if isinstance(value, list | tuple):
+            return ", ".join(map(str, value))
+        return "" if value is None else str(value)
+
     known = {
         SCRIPT: script,
         "list of arguments": (arguments or "none") if script else "",
         "number of processes": str(source.world_size),
         "device": ", ".join(source.devices) if on_gpu else "CPU",
-        "number of CPU threads": "" if on_gpu else _shown(source.setup.get("num_threads")),
+        "number of CPU threads": "" if on_gpu else shown("num_threads"),
         "torch version": source.torch,
         "end of a step": source.found_steps_by if source.found_steps_by != "none" else "",
-        **{name: _shown(source.setup.get(key)) for key, name in RECORDED.items()},
+        **{name: shown(key) for key, name in RECORDED.items()},
     }
     return {name: value for name, value in known.items() if value}
 
@@ -81,17 +85,16 @@ def setup_of(diagnosis: Diagnosis) -> Setup:
 def differences(before: Sequence[Setup], after: Sequence[Setup]) -> tuple[Difference, ...]:
     """Return what differs between two sides, or between the runs of one."""
     names = dict.fromkeys(name for setup in (*before, *after) for name in setup)
-    found = (Difference(name, _values(name, before), _values(name, after)) for name in names)
-    return tuple(d for d in found if d.before and d.after and not _alike(d.what, (*before, *after)))
+    found = []
+    for name in names:
+        first, *others = dict.fromkeys(setup[name] for setup in (*before, *after) if name in setup)
+        if not all(name == SCRIPT and _same_script(first, other) for other in others):
+            found.append(Difference(name, _values(name, before), _values(name, after)))
+    return tuple(d for d in found if d.before and d.after)
 
 
 def _values(name: str, setups: Iterable[Setup]) -> str:
     return " and ".join(dict.fromkeys(setup[name] for setup in setups if name in setup))
-
-
-def _alike(name: str, setups: Sequence[Setup]) -> bool:
-    values = list(dict.fromkeys(setup[name] for setup in setups if name in setup))
-    return all(_same_script(values[0], other) if name == SCRIPT else values[0] == other for other in values[1:])
 
 
 def _same_script(one: str, other: str) -> bool:
@@ -101,9 +104,3 @@ def _same_script(one: str, other: str) -> bool:
     )
     tail = [part for part in short.parts if part != ".."]
     return short.name == long.name if short.is_absolute() else list(long.parts[-len(tail) :]) == tail
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)

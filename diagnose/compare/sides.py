@@ -28,11 +28,6 @@ from diagnose.tables.stages import begin
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
-__all__ = [
-    "KernelUse", "Measure", "RunTimes", "Side", "baseline_text", "join_sides", "measure_of", "open_side", "read_runs",
-    "side_of",
-]  # fmt: skip
-
 # The step times of one run, as a comparison uses them.
 
 MIN_MEAN_STEPS = 3  # whose mean stands for a run
@@ -114,8 +109,6 @@ def _ns(times_ms: Sequence[float]) -> tuple[float, ...]:
     return tuple(ns for ms in times_ms if (ns := float(round(ms * 1e6))) > 0)
 
 
-MAX_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
-MIN_STEP_NS = 1.0  # as reports have whole nanoseconds
 MAX_KERNEL_NAMES = 3  # of captures in the name of a side
 
 Measure: TypeAlias = Literal["unprofiled", "recorded"]
@@ -182,7 +175,8 @@ def side_of(
     Raises:
         InputError: its step has no length, as where the file holds no time or all of it passed at once.
     """
-    if not (math.isfinite(diagnosis.step_ns) and diagnosis.step_ns >= MIN_STEP_NS):
+    # As reports have whole nanoseconds.
+    if not (math.isfinite(diagnosis.step_ns) and diagnosis.step_ns >= 1.0):
         raise InputError(f"{name} holds no step with a length, so there is nothing to compare. Record it again.")
     return Side(name, diagnosis, tuple(runs) or (RunTimes.of(diagnosis),), (setup_of(diagnosis),), kernels or {})
 
@@ -210,7 +204,8 @@ def measure_of(*sides: Side) -> Measure:
 
 def _as_report(path: Path) -> Side | None:
     """Return the side that a JSON report is, None where the file is something else."""
-    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MAX_REPORT_MB * 1e6:
+    # Reports are some hundred kB; a larger JSON file is a trace, and not to be read at once.
+    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > 64.0 * 1e6:
         return None
     try:
         text = path.read_bytes()

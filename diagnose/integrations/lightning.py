@@ -1,29 +1,20 @@
-"""A callback and a profiler for the Trainer of Lightning.
+"""A callback for the Trainer of Lightning.
 
-from diagnose.integrations.lightning import DiagnoseCallback, DiagnoseProfiler
+from diagnose.integrations.lightning import DiagnoseCallback
 
 trainer = lightning.Trainer(callbacks=[DiagnoseCallback("resnet")])  # watches the whole training
-trainer = lightning.Trainer(profiler=DiagnoseProfiler())  # records a few steps of it
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.profilers import Profiler
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from diagnose.api import Tracing, trace, watch
-from diagnose.errors import DiagnoseError
-from diagnose.model.diagnosis import Diagnosis
+from diagnose.api import watch
 from diagnose.monitor.long_run import Watch
-from diagnose.reports import text
 
-__all__ = ["DiagnoseCallback", "DiagnoseProfiler"]
-
-EPOCH, BATCH = "run_training_epoch", "run_training_batch"  # actions as Lightning names them
+__all__ = ["DiagnoseCallback"]
 
 
 class DiagnoseCallback(Callback):
@@ -59,56 +50,3 @@ class DiagnoseCallback(Callback):
         """End the watch of a training that failed."""
         if self.watched is not None:
             self.watched.close(type(exception).__name__)
-
-
-class DiagnoseProfiler(Profiler):
-    """Records a few steady steps of a training, as ``diagnose.trace`` does with the same arguments.
-
-    The summary, which Lightning logs at the end, is the report; ``diagnosis`` is the diagnosis, None where no step was
-    recorded. A step is a batch after which an optimizer has updated.
-    """
-
-    def __init__(self, **options: Any) -> None:  # as diagnose.trace
-        super().__init__()
-        self.diagnosis: Diagnosis | None = None
-        self._options = options
-        self._tracing: Tracing | None = None
-        self._text = ""
-        self._updated = self._over = False
-
-    def start(self, action_name: str) -> None:
-        """Begin to record with the first epoch."""
-        if action_name == EPOCH and self._tracing is None and not self._over:
-            self._tracing = trace(**self._options).__enter__()
-            self._handle = register_optimizer_step_post_hook(self._stepped)
-
-    def stop(self, action_name: str) -> None:
-        """End a step, and the recording where it is complete or the training fails."""
-        if self._tracing is None:
-            return
-        if action_name == BATCH and self._updated and not self._tracing.done:
-            self._updated = False
-            self._tracing.step()
-        elif action_name == EPOCH and (self._tracing.done or sys.exc_info()[1] is not None):
-            self._end(sys.exc_info()[1])
-
-    def summary(self) -> str:
-        """Return the report."""
-        self._end(None)
-        return self._text
-
-    def _stepped(self, *_: object) -> None:
-        self._updated = True
-
-    def _end(self, error: BaseException | None) -> None:
-        tracing, self._tracing = self._tracing, None
-        if tracing is None:
-            return
-        self._over = True
-        self._handle.remove()
-        try:
-            tracing.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-            self.diagnosis = tracing.diagnosis
-            self._text = text.render(self.diagnosis)
-        except DiagnoseError as refusal:  # a training does not fail for what was recorded of it
-            self._text = str(refusal)

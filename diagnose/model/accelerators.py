@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["accelerator_of", "unrecorded_note"]
-
 NAMES = {
     "xpu": "Intel XPU",
     "mps": "Apple MPS",

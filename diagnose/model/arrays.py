@@ -7,8 +7,6 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Ids", "Ints", "Mask", "Rows", "read_only"]
-
 T = TypeVar("T")
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Assigned", "Binding", "StoredSource", "assigned", "name_of"]
-
 
 class Binding(NamedTuple):
     """A statement that gives a value to a name of a module or to an attribute of ``self``, or to one of its items."""

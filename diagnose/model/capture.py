@@ -47,11 +47,6 @@ from diagnose.model.records import (
     decode,
 )
 
-__all__ = [
-    "CAPTURE_SCHEMA", "MAX_INFO_BYTES", "REMEDY", "Capture", "CaptureInfo", "Loops", "OtherThread", "RunSteps",
-    "Samples", "SeenAt",
-]  # fmt: skip
-
 CAPTURE_SCHEMA = 1
 MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
 MAX_WORLD_SIZE = 1_000_000

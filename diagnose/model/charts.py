@@ -9,17 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from diagnose.model.arrays import Ints
 from diagnose.model.locations import Where
-
-__all__ = [
-    "BUSY", "CodeTime", "CodeTimes", "DeviceShare", "Flame", "FlowNode", "FlowPicture", "Frame", "Gap", "HostOperator",
-    "KeptByLine", "KernelTime", "LeftByLine", "Mark", "Memory", "MemoryByLine", "Picture", "Readings", "Roofline",
-    "RooflinePoint", "Span", "SpanTable", "StepParts",
-]  # fmt: skip
 
 # What a step holds in memory by the line of the script that made it: for its backward pass, and for later steps.
 
@@ -125,24 +116,6 @@ class SpanTable(Sequence[Span]):
             self.names[self.name[index]],
             self.categories[self.category[index]],
         )
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, SpanTable)
-            and self._texts == other._texts
-            and all(np.array_equal(a, b) for a, b in zip(self._columns, other._columns, strict=True))
-        )
-
-    def __hash__(self) -> int:
-        return hash((len(self), self._texts))
-
-    @property
-    def _texts(self) -> tuple[tuple[str, ...], ...]:
-        return self.lanes, self.names, self.categories
-
-    @property
-    def _columns(self) -> tuple[npt.NDArray[np.int64], ...]:
-        return self.lane, self.start, self.end, self.name, self.category, self.launch
 
 
 class Gap(NamedTuple):

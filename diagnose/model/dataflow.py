@@ -10,19 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = [
-    "ASKS_FOR_GRADIENT",
-    "TAKES_OVER",
-    "Dataflow",
-    "Frame",
-    "Operator",
-    "Phase",
-    "Role",
-    "Use",
-    "Value",
-    "line_words",
-]
-
 Phase: TypeAlias = Literal["forward", "backward", "optimizer", "other"]
 Role: TypeAlias = Literal["", "parameter", "buffer", "gradient", "optimizer state", "input", "constant", "state"]
 """What a value is to the program: "input" was not there in the step before, "constant" was, "state" outlives a step."""

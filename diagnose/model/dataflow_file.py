@@ -15,10 +15,7 @@ from diagnose.errors import InputError
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
 from diagnose.model.records import MAX_INT, Count, decode
 
-__all__ = ["DATAFLOW_SCHEMA", "dataflow_from_json", "dataflow_rows"]
-
 DATAFLOW_SCHEMA = 1
-DECIMALS = 6  # of shares
 
 _Cell: TypeAlias = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)] | float | list[Count]
 _Columns: TypeAlias = dict[str, list[_Cell]]
@@ -76,7 +73,7 @@ def dataflow_rows(flow: Dataflow) -> dict[str, object]:
     write: dict[str, Callable[[Any], object]] = {
         "int": int,
         "bool": int,
-        "float": lambda share: round(share, DECIMALS),
+        "float": lambda share: round(share, 6),
         "tuple[int, ...]": shapes.number,
         "tuple[Frame, ...]": stack,
         "tuple[Use, ...]": uses,

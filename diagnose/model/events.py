@@ -16,10 +16,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ids, Ints, read_only
 
-__all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
-
 _STEP_MARK = "ProfilerStep#"
-_MAX_STEP_DIGITS = 18  # such a number fits into int64
 
 
 class Kind(IntEnum):
@@ -130,4 +127,5 @@ def step_number(name: str) -> int | None:
     """Return n of a step mark `ProfilerStep#n`, None for any other name."""
     digits = name[len(_STEP_MARK) :]
     is_mark = name.startswith(_STEP_MARK) and digits.isascii() and digits.isdigit()
-    return int(digits) if is_mark and len(digits) <= _MAX_STEP_DIGITS else None
+    # Such a number fits into int64.
+    return int(digits) if is_mark and len(digits) <= 18 else None

@@ -143,9 +143,6 @@ def _locked(path: Path, *, create: bool) -> int | None:
     return descriptor
 
 
-MAX_PATH_CHARS = 160  # characters of a path in a message
-SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))  # a new file among devices is a mistake, except in SHARED_MEMORY
-SHARED_MEMORY = Path("/dev/shm")  # a tmpfs
 ELSEWHERE = "Choose a place that can be written."
 SPACE = "Free some space or choose another place."
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
@@ -182,8 +179,6 @@ def check_file(path: Path, *, force: bool) -> None:
             raise OutputError(f"{name} is a disk or a socket, which is never written to; name a file.")
         if is_stream(path):
             return
-        if _is_among_devices(path):
-            raise OutputError(f"{name} lies in a folder of the system; name a file elsewhere.")
         if os.path.lexists(path) and not force and not _is_own_page(path):
             raise _exists_already(path)
         folder = printable(path.parent)
@@ -284,7 +279,7 @@ def reason(error: OSError | ValueError) -> str:
 
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
-    return middle(one_line(str(path)), MAX_PATH_CHARS)
+    return middle(one_line(str(path)), 160)
 
 
 def _is_own_page(path: Path) -> bool:
@@ -300,13 +295,6 @@ def _is_own_page(path: Path) -> bool:
 
 def _exists_already(path: Path) -> OutputError:
     return OutputError(f"{printable(path)} exists already; give another name, or --force to overwrite it.")
-
-
-def _is_among_devices(path: Path) -> bool:
-    folder = path.parent.resolve()
-    return SHARED_MEMORY not in (folder, *folder.parents) and any(
-        place in (folder, *folder.parents) for place in SYSTEM_FOLDERS
-    )
 
 
 def _mode(path: Path) -> int | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["PARTS", "grows"]
-
 PARTS = 4  # of the run, one after the other, each compared with the one before
 MIN_PART_STEPS = 8  # in each: their median shrugs off a long one
 MIN_RUN_GROWTH = 0.1  # from the first part to the last: what equal steps differ by on a quiet machine

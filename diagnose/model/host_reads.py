@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["SHARES", "WaitsFor", "as_reason", "read_by"]
-
 WaitsFor: TypeAlias = Literal["copy", "exchange", "shape", "branch", "value", "synchronize"]
 """A copy from the host; the sizes of an exchange; the shape of a result; which branch to take; a value that is read;
 nothing but that the device is done."""

@@ -15,11 +15,6 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 
-__all__ = [
-    "EMPTY", "Intervals", "among", "contains", "covered", "distinct", "grouped", "intersect", "longer_than",
-    "overlaps", "quantiles", "rows_of_each", "span", "subtract", "total", "union",
-]  # fmt: skip
-
 AnyInt = TypeVar("AnyInt", bound=np.integer[Any])
 
 
@@ -31,7 +26,6 @@ class Intervals(NamedTuple):
 
 
 _TABLE_PER_VALUE = 16  # numbers of one byte in a table, for each value; a larger one is no quicker than to sort
-_MAX_SCANNED_VALUES = 4  # values that are each looked for
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -214,7 +208,8 @@ def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[in
     if not len(others):
         return np.zeros(len(values), bool)
     found: Mask
-    if len(others) <= _MAX_SCANNED_VALUES:
+    # Few values are each looked for.
+    if len(others) <= 4:
         found = values == others[0]
         for other in others[1:]:
             found |= values == other

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["AlignedCollective", "AlignedRank", "AlignedStep", "CollectiveSummary", "Job", "RankRow", "SlowGroup"]
-
 PURPOSES: Final = (
     "ddp-bucket",
     "fsdp-gather",

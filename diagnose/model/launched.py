@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from diagnose.errors import UsageError
 
-__all__ = ["JOB_VARIABLES", "RECEIVED_FILE", "Launched", "cores_of_rank", "launched", "usable_cores"]
-
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the cores that the process can keep busy at once, at least 1; a quota of 2.5 cores counts as 2.
@@ -67,6 +65,7 @@ def _quota(group: Path) -> float:
 
 RECEIVED_FILE = "received.ranks"  # in a capture folder: the summaries of ranks whose captures lie elsewhere
 
+RANKS_WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and reading their traces
 JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "MASTER_ADDR",

@@ -5,27 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-__all__ = [
-    "ENGLISH",
-    "EXPORTS",
-    "HOW_TRIED",
-    "LANGUAGES",
-    "MAJORITY",
-    "MAX_LOSSES",
-    "MAX_READY_SHARE",
-    "MAX_TIMES",
-    "MIN_GAIN_SHARE",
-    "MIN_REGIONS",
-    "OVERLAPPED",
-    "REDUCED",
-    "STEP_SOURCES",
-    "USABLE_SHARE",
-    "Doubt",
-    "StepOn",
-    "TrialMethod",
-]  # fmt: skip
-
-
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: Final[tuple[StepOn, ...]] = ("auto", "optimizer", "dataloader", "forward", "marker")
 
@@ -47,7 +26,7 @@ HOW_TRIED: Mapping[TrialMethod, str] = {
     "by hand": "Made by hand",
 }
 
-EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures", "tensorboard")
+EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures")
 
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall
@@ -58,4 +37,10 @@ USABLE_SHARE: Final = (
 MIN_REGIONS: Final = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
 MAX_TIMES: Final = 64  # the recorded batch: beyond it other things than memory bound a batch
 MAJORITY: Final = 0.5  # of several: the share from which on they stand for all, where nothing calls for another one
+MIN_RECURRENCES: Final = 3  # from so many times on something comes back: twice may be chance
+PREVAILS: Final = 0.7  # of several: nearly all, where some are disturbed or were read wrongly
+FEW: Final = 0.05  # of several: so many may be disturbed, or another thing's
+LONG_NS: Final = 1_000_000  # of the host: dispatching an operator and calling the driver take far less
+AT_ONCE_NS: Final = 50_000  # from an event to what it lets go on, on host and device
+CALL_NS: Final = 10_000  # what calling an operator or launching a kernel takes at most, 3 to 8 µs on most hosts
 MAX_LOSSES: Final = 100  # of each side of a trial, in the JSON and in the charts

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
 
-__all__ = ["LOADS", "SAVES", "SAVES_SHARDS", "calls"]
-
 SAVES_SHARDS = re.compile(r"\b(dcp|dist_cp|distributed\.checkpoint)\.save\(")
 SAVES = re.compile(
     r"\btorch\.save\(|\bsave_(checkpoint|pretrained|state|model|file)\w*\(|\.save_checkpoint\(|" + SAVES_SHARDS.pattern

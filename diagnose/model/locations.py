@@ -10,9 +10,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-__all__ = ["FRAME", "INSTALLED", "RANDOM_DRAW", "Example", "Where", "is_installed", "is_own_file", "is_user_file"]
-
-
 RANDOM_DRAW = re.compile(
     r"\b(?:np|numpy|torch)\.random\.|(?<![\w.])(?:random|rng|self\.rng|self\.random)\.\w+\(|\bdefault_rng\("
     r"|\btorch\.(?:rand|randn|randint|randperm|bernoulli|normal|multinomial|poisson)(?:_like)?\("
@@ -68,14 +65,10 @@ def is_own_file(file: str) -> bool:
     """Return whether the user can be expected to edit a file: it is neither a library's nor generated code."""
     if not is_user_file(file) or re.search(_GENERATED, file):
         return False
-    return not _is_of_a_package(file)
-
-
-def _is_of_a_package(file: str) -> bool:
     if not file.startswith("/"):
-        return file.split("/", maxsplit=1)[0].removesuffix(".py") in _PACKAGES
+        return file.split("/", maxsplit=1)[0].removesuffix(".py") not in _PACKAGES
     folders = file.split("/")[:-1]
-    return any(inner in _PACKAGES and outer in (*_SOURCES, inner) for outer, inner in pairwise(folders))
+    return not any(inner in _PACKAGES and outer in (*_SOURCES, inner) for outer, inner in pairwise(folders))
 
 
 FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Numerics", "NumericsPromise", "identical", "other_training", "redrawn", "reduced", "rounding"]
-
 NumericsPromise: TypeAlias = Literal["identical", "rounding", "reduced"]
 """What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
 

@@ -10,8 +10,6 @@ from typing import NamedTuple, TypeAlias
 
 from diagnose.model.dataflow import Frame
 
-__all__ = ["OwnSource", "parsed_statement", "span", "with_parts"]
-
 Spans: TypeAlias = Mapping[str, tuple[tuple[int, int], ...]]  # by file: first and last lines
 _NOTHING: Spans = MappingProxyType({})
 

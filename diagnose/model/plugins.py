@@ -20,8 +20,6 @@ from diagnose.text.plain_text import one_line
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["NO_PLUGINS", "Plugins", "installed", "load_plugins"]
-
 NO_PLUGINS = "DIAGNOSE_NO_PLUGINS"  # the environment variable that leaves them out
 
 

@@ -17,14 +17,6 @@ from msgspec import Meta
 from diagnose.errors import InputError
 from diagnose.text.plain_text import middle
 
-__all__ = [
-    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "DequeRecord",
-    "ExpressionRecord", "FileName", "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord",
-    "Milliseconds", "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode",
-    "fitting",
-]  # fmt: skip
-
-
 _T = TypeVar("_T")
 _ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
 _WHERE = r"(?s) - at (?:`key` in )?`\$\.?(?P<field>.*)`$"
@@ -72,10 +64,10 @@ def _decoded(text: bytes, kind: type[_T]) -> _T:
 
 
 MAX_INT = 2**62  # with room for differences and sums in 64 bits
-MAX_MS = 1e12  # thirty years
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Time: TypeAlias = Count  # wall clock, unix ns
-Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_MS)]
+# Thirty years.
+Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1e3)]  # of a time; above 1 where several cores took it
 FileName: TypeAlias = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\\x00]*$", max_length=255)]  # within the folder

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = [
-    "FREES_HOST", "HOST_WORK", "LATE_RANKS", "OF_PAUSES", "OF_WORK", "OUTSIDE", "TAKES_LEAD", "UNEXPLAINED_HOST",
-    "WORK", "Cause", "Legend", "Records", "RuleKind", "RuleMeta",
-]  # fmt: skip
-
 Records: TypeAlias = Literal[
     "shapes",
     "peak rates of the device",

@@ -18,8 +18,6 @@ import numpy as np
 
 from diagnose.text.plain_text import is_utf8
 
-__all__ = ["inflate", "pack", "text_of", "unpack", "utf8", "without_collector"]
-
 
 @contextmanager
 def without_collector() -> Iterator[None]:

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from math import prod
 from typing import TypeAlias
 
-__all__ = ["MAX_ELEMENTS", "Shape", "num_elements"]
-
 Shape: TypeAlias = tuple[int, ...]
 
 MAX_ELEMENTS = 2**50  # 1 PB of bytes, which no memory has; some thousand such numbers still add up within int64

@@ -24,12 +24,6 @@ from diagnose.model.intervals import quantiles
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial
 
-__all__ = [
-    "RunShift", "SpeedUp", "is_even", "leaning", "mean_error", "mean_step", "middle_step",
-    "noise_of", "period_of", "run_shift", "runs_needed", "shows_no_difference", "speed_up", "sum_factor",
-    "whole_periods",
-]  # fmt: skip
-
 # What a step of a run costs on average, where some steps recur that take longer: logging, validation, a checkpoint.
 #
 # A median has no part of a cost that falls on every tenth step. A mean has, if it is taken over whole periods: over 25
@@ -133,9 +127,7 @@ def _without_stalls(steps: Floats) -> Floats:
     return steps
 
 
-USUAL_RUNS = 2  # of each variant: the noise counts whole
 RESAMPLES = 2000
-COVERAGE = 0.95
 # Student's t, two-sided 95 %, for 1, 2, … degrees of freedom; beyond the table its expansion around the normal quantile
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 NORMAL_QUANTILE = 1.960
@@ -216,9 +208,9 @@ def speed_up(baseline: Sequence[Sequence[float]], variant: Sequence[Sequence[flo
     before, after = whole_periods(baseline), whole_periods(variant)
     ratios = _middle_ratios(_resampled(before, rng), _resampled(after, rng))
     (ratio,) = _middle_ratios(_means(before), _means(after))
-    tail = (1 - COVERAGE) / 2
-    low, high = quantiles(ratios, tail, 1 - tail)
-    noise *= (USUAL_RUNS / min(len(baseline), len(variant))) ** 0.5
+    low, high = quantiles(ratios, 0.025, 0.975)
+    # Of two runs of each the noise counts whole.
+    noise *= (2 / min(len(baseline), len(variant))) ** 0.5
     return SpeedUp(float(ratio), float(min(low, ratio) / (1 + noise)), float(max(high, ratio) * (1 + noise)))
 
 

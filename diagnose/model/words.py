@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from diagnose.text.numbers import plural
 
-__all__ = ["Count", "Words", "english"]
-
 
 class Count(NamedTuple):
     """A number of things, such as "12 steps"."""

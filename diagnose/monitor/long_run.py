@@ -10,15 +10,13 @@ import contextlib
 import math
 import os
 import random
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from statistics import median
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.process.script import check_script, run_script
@@ -27,7 +25,7 @@ from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
-from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
+from diagnose.monitor.metrics import Metrics, Point, address_of, points
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
 from diagnose.monitor.step_rows import Block, Row
@@ -87,34 +85,6 @@ class OwnCost:
         )
 
 
-# A signal that asks a run for something, taken where the program has no use for it.
-
-
-class SignalRequest:
-    """Calls ``act`` when the signal arrives, between ``take`` and ``give_back``; "" is no signal."""
-
-    def __init__(self, name: str, act: Callable[[], None]) -> None:
-        self._name, self._act = name, act
-        self._handled: signal.Signals | None = None
-
-    def take(self) -> None:
-        """Take the signal, where this is the main thread and the program leaves it to the system."""
-        if not self._name or threading.current_thread() is not threading.main_thread():
-            return
-        number = signal.Signals[self._name]
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, self._arrived)
-            self._handled = number
-
-    def give_back(self) -> None:
-        """Leave the signal to the system again, unless somebody else has taken it since."""
-        if self._handled is not None and signal.getsignal(self._handled) == self._arrived:
-            signal.signal(self._handled, signal.SIG_DFL)
-
-    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
-        self._act()
-
-
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 ON_DEMAND = "asked for"
 
@@ -157,11 +127,11 @@ class Watch:
         self._own_cost, self._gap = OwnCost(), 0
         self._left = 0  # of the present gap's steps, which are counted only, those still to come
         self._random = random.Random(0)  # gaps of one length would meet each epoch at the same step
-        self._signal = SignalRequest(options.signal, self.record)
         self.folder: RunFolder | None = None
-        self._exporters: list[Exporter] = []
+        self._metrics: Metrics | None = None
         if not self.passive:
-            self._exporters = begin_metrics(options.metrics, self._points, run=options.name)
+            if options.prometheus:
+                self._metrics = Metrics(address_of(options.prometheus), self._points, run=options.name)
             self.folder = self._run = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
@@ -177,14 +147,13 @@ class Watch:
     ) -> None:
         self.close("finished" if kind is None else kind.__name__)
 
-    def _points(self) -> list[Point]:  # on a thread of an exporter's
+    def _points(self) -> list[Point]:  # on a thread of the server's
         return points(self.rows[-1] if self.rows else None, self.num_steps, sum(bool(w.folder) for w in self._windows))
 
     def install(self) -> None:
         """Put hooks into torch, which has been imported; without hooks only marked steps count."""
         if self.passive or self._over:
             return
-        self._signal.take()
         try:
             self._listener.install()
         except (ImportError, AttributeError) as error:
@@ -207,11 +176,10 @@ class Watch:
             return []
         self._over = True
         self._listener.remove()
-        self._signal.give_back()
         self._guarded(self._finish)
         self._readings.stop()
-        for exporter in self._exporters:
-            self._guarded(exporter.close)
+        if self._metrics is not None:
+            self._guarded(self._metrics.close)
         for analysis in self._analyses:
             analysis.wait(self._report)
         self._announce_diagnoses()

@@ -14,11 +14,10 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -220,25 +219,12 @@ def load_runs(runs: Path, name: str) -> list[MonitoredRun]:
     found = []
     for path in sorted((runs / name).glob(f"*/{INFO}")):
         try:
-            info = _read_info(json.loads(path.read_text(encoding="utf-8")))
+            info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
             rows = read_rows((path.parent / ROWS).read_text(encoding="utf-8", errors="replace"))
-        except (OSError, ValueError, TypeError, AttributeError):  # another program's file, or a damaged one
+        except (OSError, UnicodeError, msgspec.DecodeError):  # another program's file, or a damaged one
             continue
         found.append(MonitoredRun(path.parent, info, rows))
     return sorted(found, key=lambda run: run.info.started_at)
-
-
-def _read_info(values: Mapping[str, object]) -> RunInfo:
-    """Return the description that a file holds.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    known = {one.name for one in fields(RunInfo)}
-    lists = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if name in known}
-    given: dict[str, Any] = lists
-    windows = tuple(msgspec.convert(window, Recorded) for window in given.pop("windows", ()))
-    return RunInfo(**given, windows=windows)
 
 
 def _commit(folder: Path) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -117,13 +117,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 def read_rows(text: str) -> list[Row]:
     """Read lines of ``Row.to_json``; one that a killed process has cut off, or that is no row, is left out."""
     rows = []
-    known = {one.name for one in fields(Row)}
     for line in text.splitlines():
-        try:
-            values = json.loads(line)
-            read = values.pop("readings")
-            readings = Readings(**{**read, "gpus": tuple(read.get("gpus", ()))})
-            rows.append(Row(**{name: value for name, value in values.items() if name in known}, readings=readings))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
+        with suppress(msgspec.DecodeError, UnicodeError):
+            rows.append(msgspec.json.decode(line, type=Row))
     return rows

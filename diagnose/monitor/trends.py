@@ -17,13 +17,8 @@ from diagnose.text.numbers import duration, growth, percent
 MIN_REFERENCE = 4  # rows: their median shrugs off one odd row
 MAX_REFERENCE = 10  # rows: long enough for their spread, and early enough to show a creep
 CONFIRMED = 2  # rows in a row that must be slower: one may hold an evaluation or a neighbour's burst
-REACHED_PERCENT = (
-    90  # of the reference rows: a run that alternates between two levels has no deviation, but reaches both
-)
 MIN_TREND_ROWS = 8
 MIN_TREND_Z = 3.0  # of the Mann-Kendall test: one in a thousand without a trend
-MIN_MEMORY_GROWTH, MIN_GROWTH_MB = 0.05, 50.0  # of memory, over the run: below, caches that are still filling
-MIN_TAIL = 1.5  # by which the 99th percentile over the median must rise
 MIN_PHASE = 0.05  # of the run's time, from which evaluation, checkpoints and epochs are worth a line
 
 
@@ -90,7 +85,8 @@ def _level(rows: Sequence[Row], min_share: float) -> tuple[float, float]:
     level = median(row.p50_ns for row in rows)
     # A standard deviation is 1.48 median absolute deviations.
     spread = 1.4826 * median(abs(row.p50_ns - level) for row in rows)
-    reached = percentile(sorted(row.p50_ns for row in rows), REACHED_PERCENT) - level
+    # A run that alternates between two levels has no deviation, but reaches both.
+    reached = percentile(sorted(row.p50_ns for row in rows), 90) - level
     # What equal rows differ by is no slowdown.
     return level, level + max(min_share * level, 4.0 * spread, reached + min_share / 2 * level)
 
@@ -126,11 +122,26 @@ def observe(rows: Sequence[Row], min_share: float) -> list[Observation]:
     """Return what the rows of a run show; nothing where they are too few."""
     detector = SlowdownDetector(min_share)
     slowdowns = [found for row in rows if (found := detector.add(row)) is not None]
-    observations = [Observation("slower", _sentence(str(found)), found.ratio - 1) for found in slowdowns]
+    observations = [Observation("slower", f"S{str(found)[1:]}.", found.ratio - 1) for found in slowdowns]
     settled = rows[1:]
     if len(settled) >= MIN_TREND_ROWS:
-        creep = [] if slowdowns else _creep(settled)
-        observations += [*creep, *_tail(settled), *_growth(settled)]
+        first, last = settled[0].step, settled[-1].step
+        values = _thinned(settled, lambda row: row.p50_ns)
+        grown, z = trend(values)
+        share = grown / median(values)
+        if not slowdowns and z >= MIN_TREND_Z and share >= 0.03:
+            text = f"Steps became slower little by little: {growth(share)} from step {first} to step {last}."
+            observations.append(Observation("creep", text, share))
+        part = max(2, len(settled) // 4)
+        before, after = (median(row.p99_ns / row.p50_ns for row in some) for some in (settled[:part], settled[-part:]))
+        # The 99th percentile over the median has to rise by half.
+        if after >= 1.5 * before:
+            text = (
+                f"The slowest steps became slower: the 99th percentile was {before:.2g} median steps, and is "
+                f"{after:.2g} now."
+            )
+            observations.append(Observation("tail", text, after / before - 1))
+        observations += _growth(settled)
     return [*observations, *_parts(rows)]
 
 
@@ -147,27 +158,6 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     return median(step / apart for step, apart in pairs) * (count - 1), z
 
 
-def _creep(rows: Sequence[Row]) -> list[Observation]:
-    values = _thinned(rows, lambda row: row.p50_ns)
-    grown, z = trend(values)
-    share = grown / median(values)
-    if z < MIN_TREND_Z or share < 0.03:
-        return []
-    text = f"Steps became slower little by little: {growth(share)} from step {rows[0].step} to step {rows[-1].step}."
-    return [Observation("creep", text, share)]
-
-
-def _tail(rows: Sequence[Row]) -> list[Observation]:
-    part = max(2, len(rows) // 4)
-    before, after = (median(row.p99_ns / row.p50_ns for row in some) for some in (rows[:part], rows[-part:]))
-    if after < MIN_TAIL * before:
-        return []
-    text = (
-        f"The slowest steps became slower: the 99th percentile was {before:.2g} median steps, and is {after:.2g} now."
-    )
-    return [Observation("tail", text, after / before - 1)]
-
-
 def _growth(rows: Sequence[Row]) -> list[Observation]:
     kinds: list[tuple[str, str, Callable[[Row], float | None]]] = [
         ("memory", "Memory of this process", lambda row: row.readings.rss_mb),
@@ -180,19 +170,18 @@ def _growth(rows: Sequence[Row]) -> list[Observation]:
             continue
         grown, z = trend(values)
         share = grown / max(values[0], 1.0)
-        if z >= MIN_TREND_Z and share >= MIN_MEMORY_GROWTH and grown >= MIN_GROWTH_MB:
+        # Below, caches are still filling.
+        if z >= MIN_TREND_Z and share >= 0.05 and grown >= 50.0:
             per_1000 = grown / max(rows[-1].step - rows[0].step, 1) * 1000
             text = f"{name} grows: {values[0]:,.0f} MB to {values[-1]:,.0f} MB, {per_1000:,.3g} MB per 1,000 steps."
             found.append(Observation(kind, text, share))
     return found
 
 
-MAX_TREND_ROWS = 200  # of which all pairs are looked at
-
-
 def _thinned(rows: Sequence[Row], read: Callable[[Row], float | None]) -> list[float]:
     """Return the known values of at most so many rows, evenly taken."""
-    every = -(-len(rows) // MAX_TREND_ROWS)
+    # All pairs of values are looked at.
+    every = -(-len(rows) // 200)
     return [value for row in rows[::every] if (value := read(row)) is not None]
 
 
@@ -213,7 +202,3 @@ def _parts(rows: Sequence[Row]) -> list[Observation]:
         text = f"The begin of an epoch costs {duration(cost / epochs)} each time, {percent(cost / total)} of the run."
         found.append(Observation("epoch", text, cost / total))
     return found
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}."

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.errors import UsageError
 from diagnose.model.limits import STEP_SOURCES, StepOn
-from diagnose.monitor.metrics import MetricsOptions
+from diagnose.monitor.metrics import address_of
 from diagnose.monitor.run_folder import RUNS, check_name
 from diagnose.monitor.windows import WindowLimits
 
 EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
-SLOW = 0.2  # by which steps have to become slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +24,12 @@ class WatchOptions:
 
     name: str = "run"
     every: int = EVERY  # steps of a row
-    slow: float = SLOW  # share by which steps become slower before a window is recorded
+    slow: float = 0.2  # share by which steps become slower before a window is recorded
     folder: Path = Path(RUNS)
     step_on: StepOn = "auto"
-    signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
     dataflow: bool = True  # record two steps as a program when memory grows
     limits: WindowLimits = field(default_factory=WindowLimits)
-    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    prometheus: str = ""  # "PORT" on the loopback, or "ADDRESS:PORT", to serve metrics at
 
     def __post_init__(self) -> None:
         """Refuse what cannot be honoured."""
@@ -45,5 +42,5 @@ class WatchOptions:
             raise UsageError(f"Invalid step_on {self.step_on!r}: use one of {', '.join(STEP_SOURCES)}.")
         if self.limits.count < 0 or not self.limits.total_mb > 0:
             raise UsageError("The number of windows cannot be negative, and what they may take must be above 0 MB.")
-        if self.signal and self.signal not in signal.Signals.__members__:
-            raise UsageError(f"Invalid signal {self.signal!r}: use a name such as SIGUSR2.")
+        if self.prometheus:
+            address_of(self.prometheus)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +69,8 @@ class MemoryWindow:
         self._window.stop()
 
     def _held(self, flow: Dataflow, found: Sequence[Holder]) -> HeldMemory | None:
+        from diagnose.monitor.holders import storing_lines
+
         if flow.num_steps < MEMORY_STEPS:
             self._note = " ".join(("Two whole steps were not recorded.", *flow.left_out))
             return None
@@ -77,28 +79,25 @@ class MemoryWindow:
         stored = {graph.values[value].storage for one in lines for value in one.values}
         holders = [one for one in found if one.keeps_graph or not stored.isdisjoint(one.storages)]
         running = {frame.function for operator in flow.operators for frame in operator.stack}
-        return held_memory(lines, [_named(one, running) for one in sorted(holders, key=lambda one: -len(one.storages))])
+        named = [
+            NamedHolder(one.name, one.kind, one.num, one.keeps_graph, one.file, storing_lines(one, running))
+            for one in sorted(holders, key=lambda one: -len(one.storages))
+        ]
+        return held_memory(lines, named)
 
     def _fail(self, error: Exception) -> None:
         self._note = f"The data flow could not be recorded: {type(error).__name__}: {error}."
         self._window.stop()
 
 
-def _named(one: Holder, running: Collection[str]) -> NamedHolder:
-    from diagnose.monitor.holders import storing_lines
-
-    return NamedHolder(one.name, one.kind, one.num, one.keeps_graph, one.file, storing_lines(one, running))
-
-
 def held_memory(lines: Sequence[PiledUp], holders: Sequence[NamedHolder]) -> HeldMemory:
     """Return the lines that make most of what stays and the variables that hold it, and the sentences on both."""
     named = tuple(holders[:5])
-    return HeldMemory(_words(lines, named), tuple(map(_held, lines[:20])), named)
-
-
-def _held(one: PiledUp) -> HeldLine:
-    file, line = (one.line.file, one.line.line) if one.line is not None else ("", 0)
-    return HeldLine(file, line, one.num_values, one.num_bytes)
+    held = []
+    for one in lines[:20]:
+        file, line = (one.line.file, one.line.line) if one.line is not None else ("", 0)
+        held.append(HeldLine(file, line, one.num_values, one.num_bytes))
+    return HeldMemory(_words(lines, named), tuple(held), named)
 
 
 def _words(lines: Sequence[PiledUp], holders: Sequence[NamedHolder]) -> str:
@@ -121,9 +120,6 @@ def _sentence(one: NamedHolder) -> str:
     return f"{text}: store detached values." if one.keeps_graph else f"{text}."
 
 
-WINDOW_STEPS = 5  # timed without a profiler, then with one; the steps are steady already
-NICENESS = 10  # of the analysis: the training has precedence
-MAX_ANALYSIS_S = 600.0  # that the end of a run waits for an analysis
 ANALYSIS = "import os, sys; os.nice({nice}); from diagnose.cli.main import main; main()"
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "MV2_")
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -140,7 +136,8 @@ class WindowLimits:
 
     def left(self, folder: Path, num_windows: int) -> tuple[WindowLimits, str]:
         """Return what one more window of a run may take, and why there can be none; "" if there can."""
-        left_mb = self.total_mb - (_folder_mb(folder) if num_windows else 0)
+        used_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if num_windows else 0
+        left_mb = self.total_mb - used_bytes / 1e6
         bound = f"{self.count} windows" if num_windows >= self.count else f"{self.total_mb:g} MB"
         why = f"Not recorded: the limit of {bound} is reached." if num_windows >= self.count or left_mb <= 0 else ""
         return replace(self, each_mb=min(self.each_mb, left_mb)), why
@@ -154,7 +151,8 @@ class Window:
     ) -> None:
         self._asked, self._folder = asked, folder
         options = CaptureOptions(
-            output=folder, steps=WINDOW_STEPS, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb,
+            # Timed without a profiler, then with one; the steps are steady already.
+            output=folder, steps=5, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb,
             dataflow=False, quiet=True,
         )  # fmt: skip
         self._tracer = Tracer(options, listener=listener, command=command)
@@ -193,7 +191,8 @@ class Analysis:
                 if name not in LAUNCHER_NAMES and not name.startswith(LAUNCHER_PREFIXES)
             }
             self._process = subprocess.Popen(
-                [sys.executable, "-c", ANALYSIS.format(nice=NICENESS), *arguments],
+                # The training has precedence.
+                [sys.executable, "-c", ANALYSIS.format(nice=10), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -220,11 +219,7 @@ class Analysis:
         if not self.over:
             report("waiting for the diagnosis of the last window")
         try:
-            self._process.wait(MAX_ANALYSIS_S)
+            # So long the end of a run waits.
+            self._process.wait(600.0)
         except subprocess.TimeoutExpired:
             report(f"the diagnosis goes on: {self.text}")
-
-
-def _folder_mb(folder: Path) -> float:
-    """Return what the files of a folder take, MB."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -26,8 +26,6 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.model.events import Device
 
-__all__ = ["LATENCY_NS", "GpuSpec", "Precision", "bandwidth_of", "rebucketed", "spec_of", "transfer_ns"]
-
 # Gradients of a backward in buckets of another size: when each bucket is full, and how long its reduction takes.
 
 LATENCY_NS = 20_000  # of a collective, whatever it carries
@@ -157,25 +155,20 @@ _PROFESSIONAL: tuple[_Row, ...] = (
 _MIN_GIB = {"RTX 3060": 11}
 
 
-def _geforce(name: str, fp32: float, bandwidth: float, sms: int, l2_mb: float) -> _Row:
-    """Return a GeForce card: its tensor cores add 16-bit products in float32 at half of their best rate."""
-    series = int(name.split()[1][:2])
-    source, f16, tf32, fp8, pcie = {
-        20: (_TURING, 4, 0, 0, _GEN3),
-        30: (_AMPERE, 2, 1, 0, _GEN4),
-        40: (_ADA, 2, 1, 4, _GEN4),
-        50: (_BLACKWELL, 2, 1, 4, _GEN5),
-    }[series]
-    return (
+# Source, rates of the tensor cores against fp32, PCIe; 16-bit products are added in float32 at half of the best rate.
+_BY_SERIES = {
+    20: (_TURING, 4, 0, 0, _GEN3),
+    30: (_AMPERE, 2, 1, 0, _GEN4),
+    40: (_ADA, 2, 1, 4, _GEN4),
+    50: (_BLACKWELL, 2, 1, 4, _GEN5),
+}
+_GEFORCE: tuple[_Row, ...] = tuple(
+    (
         name,
         _MIN_GIB.get(name, 0),
         GpuSpec(name, fp32, fp32 * tf32, fp32 * f16, fp32 * fp8, bandwidth, sms, source, l2_mb, 0, pcie),
     )
-
-
-_GEFORCE: tuple[_Row, ...] = tuple(
-    _geforce(*row)
-    for row in (
+    for name, fp32, bandwidth, sms, l2_mb in (
         ("RTX 2060", 6.5, 336, 30, 3),
         ("RTX 2060 SUPER", 7.2, 448, 34, 4),
         ("RTX 2070", 7.5, 448, 36, 4),
@@ -208,6 +201,7 @@ _GEFORCE: tuple[_Row, ...] = tuple(
         ("RTX 5080", 56.3, 960, 84, 64),
         ("RTX 5090", 104.8, 1792, 170, 96),
     )
+    for source, f16, tf32, fp8, pcie in [_BY_SERIES[int(name[4:6])]]
 )
 # The longer of two names stands first: "RTX 4070 Ti SUPER" is no "RTX 4070".
 _TABLE: tuple[_Row, ...] = (*_DATA_CENTER, *_PROFESSIONAL, *sorted(_GEFORCE, key=lambda row: -len(row[0])))
@@ -215,26 +209,18 @@ _TABLE: tuple[_Row, ...] = (*_DATA_CENTER, *_PROFESSIONAL, *sorted(_GEFORCE, key
 _OTHER_CARD = r"(?i)Laptop|Max-Q|Mobile|MIG|RTX \d{4}( Ti)? ?D\b|RTX 3080 12GB|vGPU|GRID|-\d+[CQAB]$"
 
 
+@lru_cache(maxsize=64)
 def spec_of(device: Device) -> GpuSpec | None:
     """Return the limits of a device by its name, None where the name or the number of its units fits none."""
-    return _look_up(device.name, device.memory_bytes, device.num_sms)
-
-
-@lru_cache(maxsize=64)
-def _look_up(name: str, memory_bytes: int, num_sms: int) -> GpuSpec | None:
+    name = " ".join(device.name.split())
     if not name or re.search(_OTHER_CARD, name):
         return None
-    spaced = " ".join(name.split())
     for words, least_gib, peak in _TABLE:
-        if memory_bytes >= least_gib << 30 and _has_words(spaced, words):
+        # Compiling a pattern for each row takes far longer than to see that plain words are not there.
+        is_plain = words.replace(" ", "").replace("-", "").isalnum()
+        if device.memory_bytes < least_gib << 30 or (is_plain and words.lower() not in name.lower()):
+            continue
+        if re.search(rf"(?<![A-Za-z0-9])({words})(?![A-Za-z0-9])", name, re.IGNORECASE):
             # Fewer units than on the sheet are a slice of the device or another card of the same name.
-            return peak if num_sms in (0, peak.num_sms) else None
+            return peak if device.num_sms in (0, peak.num_sms) else None
     return None
-
-
-def _has_words(name: str, words: str) -> bool:
-    """Return whether a name contains whole words; compiling a pattern for each row takes far longer than reading."""
-    is_plain = words.replace(" ", "").replace("-", "").isalnum()
-    if is_plain and words.lower() not in name.lower():
-        return False
-    return re.search(rf"(?<![A-Za-z0-9])({words})(?![A-Za-z0-9])", name, re.IGNORECASE) is not None

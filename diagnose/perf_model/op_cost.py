@@ -17,11 +17,6 @@ from diagnose.model.shapes import MAX_ELEMENTS, Shape, num_elements
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Tensor, element_bytes, inputs
 
-__all__ = [
-    "PRODUCTS", "OpCost", "compiled_product", "cost_of", "is_convolution", "is_pointwise", "output_of_convolution",
-    "output_size", "reads_values",
-]  # fmt: skip
-
 # What matrix products, convolutions and attention have to do at least: operations, and bytes to and from memory.
 #
 # A multiplication with an addition counts as two operations, as data sheets count them.
@@ -132,13 +127,10 @@ def _convolution(given: Inputs, where: _Convolution) -> OpCost:
     kernel = weight.shape[2:]
     stride, padding = given.numbers(where.stride), given.numbers(where.padding)
     dilation = given.numbers(where.dilation) if where.dilation >= 0 else [1]
-    sizes = zip(image.shape[2:], kernel, *(_each(v, len(kernel)) for v in (stride, padding, dilation)), strict=True)
+    given_sizes = (each * len(kernel) if len(each) == 1 else each for each in (stride, padding, dilation))
+    sizes = zip(image.shape[2:], kernel, *given_sizes, strict=True)
     out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     return _with_output(image, weight, out)
-
-
-def _each(values: list[int], rank: int) -> list[int]:
-    return values * rank if len(values) == 1 else values
 
 
 def _with_output(image: Tensor, weight: Tensor, out: Shape) -> OpCost:
@@ -165,13 +157,11 @@ def output_of_convolution(given: Inputs, after: Inputs) -> OpCost | None:
     rank = len(weight.shape)
     if len(image.shape) != rank or len(out) != rank or out[:2] != (image.shape[0], weight.shape[0]) or rank < 3:
         return None
-    fits = all(_is_output(*sizes) for sizes in zip(image.shape[2:], weight.shape[2:], out[2:], strict=True))
-    return _with_output(image, weight, out[2:]) if fits else None
-
-
-def _is_output(size: int, kernel: int, out: int) -> bool:
-    paddings = range(kernel)
-    return any((size + 2 * p - kernel) // s + 1 == out for p in paddings for s in (1, 2, 3, 4, kernel))
+    fits = (
+        any((size + 2 * p - kernel) // s + 1 == length for p in range(kernel) for s in (1, 2, 3, 4, kernel))
+        for size, kernel, length in zip(image.shape[2:], weight.shape[2:], out[2:], strict=True)
+    )
+    return _with_output(image, weight, out[2:]) if all(fits) else None
 
 
 def _transposed(given: Inputs) -> OpCost:
@@ -192,14 +182,11 @@ def _convolution_backward(given: Inputs) -> OpCost:
     return OpCost(each * sum(wanted[:2]), float(moved), _PRECISION[image.type])
 
 
-def _one_gradient(given: Inputs, above: int, weight: int) -> OpCost:
+def _one_gradient(given: Inputs) -> OpCost:
     """Return the work of one gradient of a convolution, by an operator of its own as older releases had."""
-    gradient, other = given.tensors[above], given.tensors[weight]
-    return OpCost(
-        2.0 * gradient.size * num_elements(other.shape[1:]),
-        float(gradient.bytes + other.bytes),
-        _PRECISION[gradient.type],
-    )
+    gradient, other = given.tensors[:2]
+    flop = 2.0 * gradient.size * num_elements(other.shape[1:])
+    return OpCost(flop, float(gradient.bytes + other.bytes), _PRECISION[gradient.type])
 
 
 class _Attention(NamedTuple):
@@ -258,7 +245,7 @@ PRODUCTS: Mapping[str, Formula] = {
     "aten::cudnn_convolution_transpose": _transposed,
     "aten::miopen_convolution_transpose": _transposed,
     "aten::convolution_backward": _convolution_backward,
-    "aten::cudnn_convolution_backward_input": partial(_one_gradient, above=0, weight=1),
+    "aten::cudnn_convolution_backward_input": _one_gradient,
     **{name: partial(_attention, where=where) for name, where in _ATTENTION.items()},
 }
 
@@ -394,17 +381,9 @@ def _compiled(given: Inputs, *, reduces: bool) -> OpCost:
     return _moving(sum(min(tensor.size, visited) * BYTES[tensor.type] for tensor in given.tensors))
 
 
-def _written(given: Inputs) -> OpCost:
-    return _moving(given.tensors[0].bytes)
-
-
 def _times(given: Inputs, *, count: int) -> OpCost:
     """Return the work of moving ``count`` tensors of the first one's size."""
     return _moving(count * given.tensors[0].bytes)
-
-
-def _dropout(given: Inputs) -> OpCost:
-    return _moving(2 * given.tensors[0].bytes + given.tensors[0].size)  # and the mask, a byte each
 
 
 def _index_select(given: Inputs) -> OpCost:
@@ -446,9 +425,9 @@ _FORMULAS: Mapping[str, Callable[[Inputs], OpCost]] = {
     **{f"aten::{name}": partial(_times, count=1) for name in REDUCTIONS},
     **{f"aten::{name}": partial(_times, count=2) for name in _IN_AND_OUT},
     **{f"aten::{name}": partial(_times, count=3) for name in _BACKWARD},
-    "aten::fill_": _written,
-    "aten::zero_": _written,
-    "aten::native_dropout": _dropout,
+    "aten::fill_": partial(_times, count=1),
+    "aten::zero_": partial(_times, count=1),
+    "aten::native_dropout": lambda given: _moving(2 * given.tensors[0].bytes + given.tensors[0].size),  # and the mask
     "aten::index_select": _index_select,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::gather": _gather,
@@ -457,6 +436,6 @@ _FORMULAS: Mapping[str, Callable[[Inputs], OpCost]] = {
     "aten::scatter_": _scatter,
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
-    "aten::max_pool2d_with_indices": _written,
+    "aten::max_pool2d_with_indices": partial(_times, count=1),
     "aten::max_pool2d_with_indices_backward": _pooling_backward,
 }

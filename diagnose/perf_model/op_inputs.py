@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from diagnose.model.shapes import Shape, num_elements
 
-__all__ = ["BYTES", "Inputs", "Tensor", "element_bytes", "inputs"]
-
 BYTES: Mapping[str, int] = {
     "double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "half": 2,
     "short": 2, "short int": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::Float8_e4m3fn": 1,
@@ -85,29 +83,19 @@ class Inputs(NamedTuple):
 def inputs(shapes: str, types: str, values: str = "") -> Inputs | None:
     """Return the inputs in the texts, None where they are not what a profiler writes."""
     try:
-        dims, kinds, given = (_listed(text) for text in (shapes, types, values or "[]"))
+        dims, kinds, given = (json.loads(text) for text in (shapes, types, values or "[]"))
+        if not (isinstance(dims, list) and isinstance(kinds, list) and isinstance(given, list)):
+            return None
+        each = [(dim, kind) for dim, kind in zip(dims, kinds, strict=False)]
         return Inputs(
-            tuple(_tensor(dim, kind) for dim, kind in zip(dims, kinds, strict=False)),
-            tuple(_list(dim) if kind == "TensorList" else () for dim, kind in zip(dims, kinds, strict=False)),
-            tuple(str(value) for value in given),
+            tuple(Tensor(_shape(dim), kind) if dim and kind in BYTES else None for dim, kind in each),
+            tuple(
+                tuple(map(_shape, dim)) if kind == "TensorList" and isinstance(dim, list) else () for dim, kind in each
+            ),
+            tuple(map(str, given)),
         )
-    except ValueError:
+    except (ValueError, TypeError):  # a type that is a list is no key
         return None
-
-
-def _listed(text: str) -> list[object]:
-    found = json.loads(text)
-    if not isinstance(found, list):
-        raise ValueError("no list")
-    return found
-
-
-def _tensor(dim: object, kind: object) -> Tensor | None:
-    return Tensor(_shape(dim), kind) if dim and isinstance(kind, str) and kind in BYTES else None
-
-
-def _list(dims: object) -> tuple[Shape, ...]:
-    return tuple(_shape(dim) for dim in dims) if isinstance(dims, list) else ()
 
 
 def _shape(dim: object) -> Shape:

@@ -9,23 +9,9 @@ from typing import NamedTuple
 
 from diagnose.perf_model.op_inputs import inputs
 
-__all__ = [
-    "CONVOLVED",
-    "TRANSFORMS",
-    "Transform",
-    "factors",
-    "fast_length",
-    "lower_fast_length",
-    "product_words",
-    "transform_of",
-]
-
 TRANSFORMS = re.compile(r"^aten::_fft_(r2c|c2r|c2c)$")
 MAX_KERNEL_FACTOR = 13  # libraries have kernels for prime factors up to 11 (pocketfft), 13 (MKL), 17 (rocFFT)
-MAX_LENGTH = 2**31  # beyond it a number in a file is no length
 _MULTIPLE = 8  # a real transform of an even length is one of half the length; odd products of 3, 5, 7 have no such form
-_OPERATIONS = 5  # per element and doubling, of a transform by factors of 2
-_DIRECT = 4  # per element and input of a factor that is summed up directly: a complex product, shared by two outputs
 CONVOLVED = 4.0  # Bluestein: two transforms of twice the length, or of more, in the place of one
 
 
@@ -62,7 +48,9 @@ def _slowdown(length: int, *, is_real: bool = False) -> float:
     direct = sum(p for p in factors(length) if p > MAX_KERNEL_FACTOR)
     if not direct:
         return 1.0
-    return min(1 + _DIRECT * direct / (_OPERATIONS * log2(length)), CONVOLVED) * (2 if is_real and length % 2 else 1)
+    # A factor that is summed up directly takes 4 operations per element and input: a complex product, shared by two
+    # outputs. A transform by factors of 2 takes 5 per element and doubling.
+    return min(1 + 4 * direct / (5 * log2(length)), CONVOLVED) * (2 if is_real and length % 2 else 1)
 
 
 @lru_cache(maxsize=4096)
@@ -122,6 +110,7 @@ def transform_of(name: str, shapes: str, types: str, values: str) -> Transform |
             (lengths[-1],) = given.numbers(3)
     except (ValueError, IndexError):
         return None
-    if not lengths or not all(0 < n <= MAX_LENGTH for n in lengths):
+    # Beyond it a number in a file is no length.
+    if not lengths or not all(0 < n <= (2**31) for n in lengths):
         return None
     return Transform(tuple(lengths), not name.endswith("c2c"), name.endswith("c2r"))

@@ -23,22 +23,20 @@ from diagnose.model.intervals import (
     Intervals,
     among,
     contains,
-    distinct,
     grouped,
     intersect,
+    rows_of_each,
     span,
     subtract,
     union,
 )
 from diagnose.model.locations import FRAME, is_own_file
-from diagnose.pipeline.device_time import MAX_NAMED_KERNELS, kernel_times
+from diagnose.pipeline.device_time import kernel_times
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
 from diagnose.tables.op_launches import MatchedStep
-
-__all__ = ["PHASE_ORDER", "by_operator", "code_times", "host_operators", "kernels"]
 
 # Python frames by the frames of the same kind around them, and what a step spends in each such path.
 
@@ -149,61 +147,51 @@ def call_paths(t: Tables, clock: StepClock, is_wanted: Callable[[str], bool]) ->
         return inside
 
     linked = t.links
-    nested = {thread: layers(t.trace, linked.nodes[mine]) for thread, mine in _by_thread(t, linked.nodes)}
     of_node, task_ns = within(linked.ops), (t.tasks.end - t.tasks.start).astype(np.float64)
     of_task, of_backward = (np.full(len(task_ns), -1, np.int64) for _ in range(2))
     launched = np.flatnonzero(t.tasks.launch >= 0)
     of_task[launched] = within(t.tasks.launch[launched].astype(np.intp))
-    node = _node_of(t, launched, nested)
+    node, node_ns = _backward_nodes(t, launched, clock)
     launched, node = launched[node >= 0], node[node >= 0]
     of_backward[launched] = of_node[np.searchsorted(linked.nodes, node)]
     of_task[of_backward >= 0] = -1
-    sums = (of_task, task_ns), (of_node, _alone(t, linked.nodes, nested, clock)), (of_backward, task_ns)
-    device, backward, backward_device = (_with_inner(tree.parent, summed(*each)) for each in sums)
+
+    def with_inner(own: Floats) -> Floats:
+        """Return the sums of paths with those of the paths in them."""
+        whole = own.tolist()
+        for path in range(num - 1, -1, -1):
+            if tree.parent[path] >= 0:
+                whole[tree.parent[path]] += whole[path]
+        return np.array(whole, np.float64)
+
+    sums = (of_task, task_ns), (of_node, node_ns), (of_backward, task_ns)
+    device, backward, backward_device = (with_inner(summed(*each)) for each in sums)
     own = host.copy()
     np.subtract.at(own, [p for p in tree.parent if p >= 0], host[[p >= 0 for p in tree.parent]])
     return CallPaths(tree.parent, tree.name, calls, host, np.maximum(own, 0.0), device, backward, backward_device)
 
 
-def _with_inner(parent: list[int], own: Floats) -> Floats:
-    """Return the sums of paths with those of the paths in them."""
-    whole = own.tolist()
-    for path in range(len(whole) - 1, -1, -1):
-        if parent[path] >= 0:
-            whole[parent[path]] += whole[path]
-    return np.array(whole, np.float64)
+def _backward_nodes(t: Tables, tasks: Rows, clock: StepClock) -> tuple[Rows, Floats]:
+    """Return the innermost node of the backward pass that launched each task, -1 for none, and what each node takes.
 
-
-def _by_thread(t: Tables, rows: Rows) -> list[tuple[int, Mask]]:
-    threads = t.trace.events.thread[rows]
-    return [(thread, threads == thread) for thread in distinct(threads).tolist()] if len(rows) else []
-
-
-def _alone(t: Tables, nodes: Rows, nested: Mapping[int, Layers], clock: StepClock) -> Floats:
-    """Return what each node of the backward pass takes without the nodes in it, as of a pass that recomputes."""
-    events = t.trace.events
+    A node takes its time without the nodes in it, as of a pass that recomputes.
+    """
+    events, nodes, launch = t.trace.events, t.links.nodes, t.tasks.launch[tasks]
     took = clock.length(events.start[nodes], events.end[nodes])
-    for each in nested.values():
-        for depth in range(1, len(each.rows)):
-            inner = each.rows[depth]
-            outer = each.open_in(depth - 1, events.start[inner])
-            known = outer >= 0
-            inner_ns = clock.length(events.start[inner], events.end[inner])
-            np.subtract.at(took, np.searchsorted(nodes, outer[known]), inner_ns[known])
-    return np.maximum(took, 0.0)
-
-
-def _node_of(t: Tables, tasks: Rows, nested: Mapping[int, Layers]) -> Rows:
-    """Return for each task the innermost node of the backward pass that launched it, -1 for none."""
-    events, launch = t.trace.events, t.tasks.launch[tasks]
     found = np.full(len(tasks), -1, np.intp)
     time = (events.start[launch] + events.end[launch]) // 2
-    for thread, each in nested.items():
+    for thread, rows in rows_of_each(events.thread[nodes]).items():
+        nested = layers(t.trace, nodes[rows])
         mine = np.flatnonzero(events.thread[launch] == thread)
-        for depth in range(len(each.rows)):
-            row = each.open_in(depth, time[mine])
+        for depth, inner in enumerate(nested.rows):
+            row = nested.open_in(depth, time[mine])
             found[mine[row >= 0]] = row[row >= 0]
-    return found
+            if depth:
+                outer = nested.open_in(depth - 1, events.start[inner])
+                known = outer >= 0
+                inner_ns = clock.length(events.start[inner], events.end[inner])
+                np.subtract.at(took, np.searchsorted(nodes, outer[known]), inner_ns[known])
+    return found, np.maximum(took, 0.0)
 
 
 # What a step's time goes into by the training loop's phases, as far as the recording shows them.
@@ -303,7 +291,6 @@ def _label(frame: str) -> str:
     return named.lastgroup or "" if named is not None and is_own_file(file) else ""
 
 
-MAX_MODULES = 300  # rows of a page, the longest
 MAX_PAGE_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
 MIN_SHOWN_SHARE = 0.0005  # of the step: less is no row
 MIN_OWN_SHARE = 0.01  # of the step: what runs around all steps and takes less itself only calls the others
@@ -360,7 +347,8 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     whole = np.maximum(paths.host + paths.backward, paths.device + paths.backward_device)
     least = MIN_SHOWN_SHARE * clock.step_ns * clock.num
     # A module takes as long as those in it and has a lower number, so none is kept without those around it.
-    kept = [p for p in np.argsort(-whole, kind="stable")[:MAX_MODULES].tolist() if whole[p] >= least]
+    # A page has the longest rows.
+    kept = [p for p in np.argsort(-whole, kind="stable")[:300].tolist() if whole[p] >= least]
     inner: defaultdict[int, list[int]] = defaultdict(list)
     for path in kept:
         inner[paths.parent[path]].append(path)
@@ -376,24 +364,30 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
 
 def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     """Return the functions of the user's own files, those first that take longest with what they call."""
-    paths = call_paths(t, clock, _is_own)
+
+    def is_own(frame: str) -> bool:
+        place, _, function = frame.rpartition("): ")
+        file = place.rpartition("(")[0]
+        return bool(file) and function not in _PARTS and is_own_file(file)
+
+    paths = call_paths(t, clock, is_own)
     if paths is None:
         return ()
     found, sums = [], _Sums(paths, clock, t.device_id >= 0)
     already = names_of_open_frames(t)
-    for name, each in _by_name(paths).items():
-        row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
+    by_name: defaultdict[int, list[int]] = defaultdict(list)
+    for path, name in enumerate(paths.name):
+        by_name[name].append(path)
+    for name, each in by_name.items():
+        shown = t.trace.names[name]  # "train.py(41): compute_loss" as "train.py:41 compute_loss"
+        if (match := FRAME.match(shown)) is not None:
+            line = "" if name in already else f":{match['line']}"
+            shown = f"{match['file']}{line} {match['function']}"
+        row = sums.row(shown, each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
         if row.share >= MIN_SHOWN_SHARE and not passes_on:
             found.append(row)
     return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_PAGE_ROWS])
-
-
-def _by_name(paths: CallPaths) -> dict[int, list[int]]:
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for path, name in enumerate(paths.name):
-        found[name].append(path)
-    return found
 
 
 def _outermost(paths: CallPaths, same: list[int]) -> list[int]:
@@ -406,21 +400,6 @@ def _outermost(paths: CallPaths, same: list[int]) -> list[int]:
         return path < 0
 
     return [path for path in same if is_outer(path)]
-
-
-def _is_own(frame: str) -> bool:
-    place, _, function = frame.rpartition("): ")
-    file = place.rpartition("(")[0]
-    return bool(file) and function not in _PARTS and is_own_file(file)
-
-
-def _function(frame: str, *, has_line: bool) -> str:
-    """Return "train.py:41 compute_loss" for "train.py(41): compute_loss", "train.py main" without a line."""
-    match = FRAME.match(frame)
-    if match is None:
-        return frame
-    line = f":{match['line']}" if has_line else ""
-    return f"{match['file']}{line} {match['function']}"
 
 
 def _sampled(t: Tables) -> tuple[CodeTime, ...]:
@@ -468,29 +447,28 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
             spent -= np.bincount(parent, events.end[children] - child_begin, len(layer))
             own += np.bincount(names, np.maximum(spent, 0.0), num)
     called = np.flatnonzero(calls)
+    known = np.flatnonzero((events.kind == int(Kind.OP)) & (events.shapes >= 0))
+    known = known[(events.start[known] >= start) & (events.start[known] < end)]
+    known = known[among(events.thread[known], t.threads)]
+
+    def shapes(name: int) -> str:
+        """Return the shapes that most of the calls of a name have, the first of several; "" if none were recorded."""
+        counted = Counter(events.shapes[known[events.name[known] == name]].tolist())
+        return t.trace.names[counted.most_common(1)[0][0]] if counted else ""
+
     return tuple(
         HostOperator(
             name=t.trace.names[i],
             calls_per_step=calls[i] / t.steps.num,
             self_ns=own[i] / t.steps.num,
             total_ns=whole[i] / t.steps.num,
-            shapes=_commonest_shapes(t, i),
+            shapes=shapes(i),
         )
         for i in called[np.argsort(-own[called], kind="stable")][:MAX_HOST_OPERATORS].tolist()
     )
 
 
-def _commonest_shapes(t: Tables, name: int) -> str:
-    """Return the shapes that most of the calls of a name have, the first of several; "" where none were recorded."""
-    events, (start, end) = t.trace.events, t.steps.window
-    rows = np.flatnonzero((events.name == name) & (events.kind == int(Kind.OP)) & (events.shapes >= 0))
-    rows = rows[(events.start[rows] >= start) & (events.start[rows] < end) & among(events.thread[rows], t.threads)]
-    shapes = events.shapes[rows]
-    counted = np.bincount(shapes)[shapes]
-    return t.trace.names[int(shapes[counted.argmax()])] if len(rows) else ""
-
-
-def kernels(t: Tables, most: int = MAX_NAMED_KERNELS) -> tuple[KernelTime, ...]:
+def kernels(t: Tables, most: int = 10) -> tuple[KernelTime, ...]:
     """Return ``most`` of the device's kernels, the most expensive first, with the place of their launch."""
     events = t.trace.events
     return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.charts import FlopUtilisation, KernelTime, Roofline, RooflinePoint
 from diagnose.model.intervals import among, distinct, grouped
+from diagnose.model.limits import MAJORITY
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import CLASSES, OTHER
 from diagnose.tables.names import NAME_PART
@@ -18,15 +20,10 @@ from diagnose.tables.op_launches import OperatorInputs
 from diagnose.tables.roofline import PRECISION_NAMES, gpu_spec
 from diagnose.text.kernel_names import shorten
 
-__all__ = ["flop_utilisation", "kernel_families", "kernel_times", "roofline"]
-
 # What the device spends its time on: its kernels, those of one name together, the most expensive first.
 
-MAX_NAMED_KERNELS = 10  # names; the others are one entry
 MIN_NAMED_SHARE = 0.02  # of the computing time: a kernel of no family that takes less is one of the others
-MAX_FAMILY_CHARS = 30
 NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families
-MIN_KNOWN_TIME = 0.5  # of a kernel's time: from here on what is known of its work or its types stands for all of it
 _DTYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "Half": "float16",
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e4m3fnuz": "float8", "c10::Float8_e5m2": "float8",
@@ -46,7 +43,7 @@ _IN_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
 _MOVES_BYTES = r"(?i)nccl\w*_(SendRecv|AllGather|Broadcast)"
 
 
-def kernel_times(t: Tables, most: int = MAX_NAMED_KERNELS) -> list[tuple[KernelTime, int]]:
+def kernel_times(t: Tables, most: int) -> list[tuple[KernelTime, int]]:
     """Return ``most`` kernels and for each the row of the launch of its longest call, -1 for none.
 
     The last entry sums what is not listed, so that the times add up to the time of all device tasks.
@@ -86,7 +83,7 @@ def kernel_families(t: Tables) -> dict[str, float]:
         return {}
     for name, ns in zip(names.tolist(), np.bincount(inverse, length[unknown], len(names)).tolist(), strict=True):
         if ns >= MIN_NAMED_SHARE * whole:
-            short = shorten(t.trace.names[name], MAX_FAMILY_CHARS)
+            short = shorten(t.trace.names[name], 30)
             cost[short] = cost.get(short, 0.0) + ns
             cost[OTHER] -= ns
     cost["unclassified kernels"] = cost.pop(OTHER)
@@ -103,7 +100,9 @@ def _kernel_time(t: Tables, tasks: Rows, whole: float, peak: Floats) -> tuple[Ke
     share = float((peak[with_peak] * length[with_peak]).sum() / covered) if covered else None
     time = float(length[tasks].sum())
     # The type that is computed with: of the inputs, or as the name shows it; TF32 takes float32 inputs.
-    of_inputs, of_name = _dtype_of_inputs(t.operator_inputs, tasks, length), _dtype_of_name(name)
+    of_inputs, shown = _dtype_of_inputs(t.operator_inputs, tasks, length), name[:NAME_PART]
+    in_name = [dtype for dtype, pattern in _IN_NAMES if pattern.search(shown)]
+    of_name = in_name[0] if len(in_name) == 1 and not re.search(_MOVES_BYTES, name) else ""
     dtype = of_name if of_inputs == "float32" and of_name == "tf32" else of_inputs or of_name
     row = KernelTime(
         name=name,
@@ -112,7 +111,7 @@ def _kernel_time(t: Tables, tasks: Rows, whole: float, peak: Floats) -> tuple[Ke
         time_ns=time / t.steps.num,
         share=time / whole,
         dtype=dtype,
-        peak_share=share if covered >= MIN_KNOWN_TIME * time else None,
+        peak_share=share if covered >= MAJORITY * time else None,
     )
     launched = tasks[t.tasks.launch[tasks] >= 0]
     at = int(launched[length[launched].argmax()]) if len(launched) else -1
@@ -131,29 +130,14 @@ def _dtype_of_inputs(known: OperatorInputs, tasks: Rows, length: npt.NDArray[np.
         single[name] = re.match(_OWN_OPERATOR, known.text(name)) is not None
     types = np.where(single[names], known.types[tasks], -1)
     for text in distinct(types[types >= 0]).tolist():
-        dtype = _first_type(known.text(text))
+        given: object = None
+        with suppress(ValueError):
+            given = json.loads(known.text(text))
+        named = [_DTYPES[t] for t in given if isinstance(t, str) and t in _DTYPES] if isinstance(given, list) else []
+        dtype = next((dtype for dtype in named if "float" in dtype), named[0] if named else "")
         cost[dtype] = cost.get(dtype, 0.0) + float(length[tasks[types == text]].sum())
     name = max(cost, key=lambda dtype: cost[dtype], default="")
-    return name if name and cost[name] > MIN_KNOWN_TIME * float(length[tasks].sum()) else ""
-
-
-def _first_type(text: str) -> str:
-    try:
-        given = json.loads(text)
-    except ValueError:
-        return ""
-    found = [_DTYPES[t] for t in given if isinstance(t, str) and t in _DTYPES] if isinstance(given, list) else []
-    return next((dtype for dtype in found if "float" in dtype), found[0] if found else "")
-
-
-def _dtype_of_name(name: str) -> str:
-    if re.search(_MOVES_BYTES, name):
-        return ""
-    found = [dtype for dtype, pattern in _IN_NAMES if pattern.search(name[:NAME_PART])]
-    return found[0] if len(found) == 1 else ""
-
-
-MAX_ROOFLINE_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
+    return name if name and cost[name] > MAJORITY * float(length[tasks].sum()) else ""
 
 
 def flop_utilisation(t: Tables) -> FlopUtilisation | None:
@@ -195,7 +179,8 @@ def roofline(t: Tables) -> Roofline | None:
             bound=g.limit,
             achieved=g.share,
         )
-        for g in found[:MAX_ROOFLINE_POINTS]
+        # What is left out is too short to be seen in the chart.
+        for g in found[:60]
     )
     rates = {name: peak.rate(precision) / 1e12 for precision, name in PRECISION_NAMES.items()}
     return Roofline(peak.name, {name: rate for name, rate in rates.items() if rate}, peak.bandwidth, points)

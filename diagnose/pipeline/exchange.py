@@ -1,30 +1,32 @@
-"""Summaries of ranks on their way: in files, and between ranks that see no disk of each other."""
+"""Summaries of ranks between ranks that see no disk of each other.
+
+Each sends its summary to one of them, which compares and answers. It takes three rounds. Every rank sends how much
+longer its steps are without the profiler, and gets the factor of all. Every rank reads its own capture and sends the
+summary. The one that answers compares them and names the ranks that the answer is about, and those examine themselves
+and send what they found, lines included.
+"""
 
 from __future__ import annotations
 
-import glob
-import io
-import json
-import math
 import os
 import statistics
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from diagnose.errors import InputError, UsageError, missing_extra
+from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import printable, replace_private, write_bytes
-from diagnose.model.launched import RECEIVED_FILE
+from diagnose.model.files import replace_private
+from diagnose.model.launched import RANKS_WAIT_S, RECEIVED_FILE
 from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import (
+    Outcome,
     Work,
     attempt,
     factor_of_files,
@@ -33,49 +35,18 @@ from diagnose.pipeline.rank_results import (
     unpack_examination,
 )
 from diagnose.ranks.profile import JobProfile, RankProfile
-from diagnose.text.masking import mask_text
 from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.inputs import RankFiles, list_inputs
-from diagnose.trace_reader.source import open_source
-from diagnose.trace_reader.stored import Stored, is_url, list_folder, matching_urls
+from diagnose.trace_reader.stored import Stored
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from diagnose.tables.program import Program
 
-__all__ = [
-    "FORMAT",
-    "SUFFIXES",
-    "Messages",
-    "Received",
-    "check_keep",
-    "examination_of",
-    "gather",
-    "list_summaries",
-    "own_files",
-    "read_received",
-    "read_summaries",
-    "take_part",
-    "write_received",
-    "write_summaries",
-]
-
-# Summaries of ranks in files: what ``diagnose analyze --partial`` and ``--keep`` write, and ``--merge`` reads.
-#
-# ``.ranks`` is a list of packed profiles, for job arrays; ``.parquet`` is a table with a row for each rank, for
-# whoever wants to query it, whose last column holds the same packed profile. Both can be merged in any order and
-# grouping.
-
-SUFFIXES = (".ranks", ".parquet")
-MAX_SUMMARIES_BYTES = 2 << 30  # 200,000 ranks
 FORMAT = "diagnose ranks 1"
-_MISSING = b"diagnose.missing"  # the table's metadata: inputs that gave no summary
-_REMEDY = "Make it again with diagnose analyze --partial."
 
 
 class _File(msgspec.Struct):
-    """The content of a .ranks file, and of ``RECEIVED_FILE``."""
+    """The content of ``RECEIVED_FILE``."""
 
     format: str
     ranks: list[bytes]
@@ -83,198 +54,6 @@ class _File(msgspec.Struct):
     examined: list[tuple[int, str, bytes]] = []
 
 
-def check_keep(path: Path) -> None:
-    """Check that summaries can be written under a name.
-
-    Raises:
-        UsageError: its suffix names no format.
-        InputError: the package that writes it is not installed.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"Invalid name '{printable(path)}': it must end in {' or '.join(SUFFIXES)}.")
-    if path.suffix == ".parquet":
-        _pyarrow(printable(path))
-
-
-def write_summaries(path: Path, job: JobProfile, *, force: bool) -> None:
-    """Write the summaries of a job's ranks, in the format that the suffix names.
-
-    Raises:
-        OutputError: the file exists already and ``force`` is off, or it cannot be written.
-    """
-    if path.suffix == ".parquet":
-        data = _parquet(job, printable(path))
-    else:
-        ranks = [profile.to_bytes() for profile in job.ranks]
-        data = msgspec.msgpack.encode(_File(FORMAT, ranks, list(job.missing)))
-    write_bytes(path, data, force=force)
-
-
-def list_summaries(paths: Sequence[str]) -> list[str]:
-    """Return the files of summaries among what is named: files, folders of them, patterns, each also behind a URL.
-
-    Raises:
-        InputError: something is neither, or a folder holds none.
-    """
-    found: list[str] = []
-    for path in paths:
-        if path.endswith(SUFFIXES) and not glob.has_magic(path):
-            found.append(path)
-        elif is_url(path):
-            folder = path.rstrip("/")
-            names = matching_urls(path) if glob.has_magic(path) else [f"{folder}/{n}" for n in list_folder(path)]
-            found += _some(path, names)
-        elif os.path.isdir(path):  # an odd name is no folder
-            found += _some(path, [str(file) for file in Path(path).iterdir()])
-        else:
-            found += _some(path, glob.glob(path, recursive=True))  # a pattern may be absolute
-    return list(dict.fromkeys(found))
-
-
-def _some(path: str, names: Sequence[str]) -> list[str]:
-    found = sorted(name for name in names if name.endswith(SUFFIXES))
-    if not found:
-        kinds = ", ".join(SUFFIXES)
-        raise InputError(f"{path} holds no summaries ({kinds}). Make them with diagnose analyze --partial.")
-    return found
-
-
-def read_summaries(paths: Sequence[str]) -> JobProfile:
-    """Read files of summaries, and merge them; one that cannot be read is named among what is missing.
-
-    Raises:
-        InputError: none of them can be read.
-    """
-    job, faults = JobProfile(), []
-    for path in paths:
-        try:
-            if path.endswith(".parquet"):
-                packed, missing = _of_parquet(_content(path), path)
-            else:
-                found = _decoded(path, _content(path), _REMEDY)
-                packed, missing = found.ranks, found.missing
-            read = JobProfile.of(map(RankProfile.from_bytes, packed), missing)
-            job = job.merge(read)
-        except InputError as error:
-            faults.append(str(error))
-    if not job.ranks and faults:
-        raise InputError(faults[0])
-    return job.merge(JobProfile.of((), faults))
-
-
-def _decoded(path: str, data: bytes, remedy: str) -> _File:
-    try:
-        found = msgspec.msgpack.decode(data, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InputError(f"{path} is damaged, or no file of summaries. {remedy}") from None
-    if found.format != FORMAT:
-        raise InputError(f"{path} was made by another version of diagnose. {remedy}")
-    return found
-
-
-def _content(path: str) -> bytes:
-    data, chunk = bytearray(), memoryview(bytearray(1 << 20))
-    with open_source(Stored(path, mask_text(path))) as source:
-        while count := source.readinto(chunk):
-            data += chunk[:count]
-            if len(data) > MAX_SUMMARIES_BYTES:
-                raise InputError(f"{path} holds more than 2 GiB. Merge fewer ranks at a time.")
-        if source.fault:
-            raise InputError(f"{path} cannot be read: {source.fault}. {_REMEDY}")
-    return bytes(data)
-
-
-def _pyarrow(name: str) -> None:
-    try:
-        import_module("pyarrow")
-    except ImportError:
-        raise missing_extra(f"{name} is a Parquet file", "parquet") from None
-
-
-def _parquet(job: JobProfile, name: str) -> bytes:
-    _pyarrow(name)
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [_row(profile) for profile in job.ranks]
-    table = pyarrow.Table.from_pylist(rows, schema=_schema()) if rows else _schema().empty_table()
-    table = table.replace_schema_metadata({_MISSING: json.dumps(job.missing).encode()})
-    buffer = io.BytesIO()
-    parquet.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-def _schema() -> pyarrow.Schema:
-    import pyarrow
-
-    number, text = pyarrow.float64(), pyarrow.string()
-    return pyarrow.schema(
-        {
-            "rank": pyarrow.int64(),
-            "world_size": pyarrow.int64(),
-            "path": text,
-            "run_id": text,
-            "host": text,
-            "verdict": text,
-            "num_steps": pyarrow.int64(),
-            "step_ms": number,
-            "compute_share": number,
-            "exposed_communication_share": number,
-            "exposed_copy_share": number,
-            "idle_share": number,
-            "idle_by_cause": pyarrow.map_(text, number),
-            "num_collectives": pyarrow.int64(),
-            "clock_mhz": number,
-            "notes": pyarrow.list_(text),
-            "profile": pyarrow.binary(),
-        }.items()
-    )
-
-
-def _row(p: RankProfile) -> dict[str, object]:
-    part = p.partition
-    return {
-        "rank": p.rank,
-        "world_size": p.world_size,
-        "path": p.path.encode("utf-8", "backslashreplace").decode(),
-        "run_id": p.run_id,
-        "host": p.host,
-        "verdict": p.verdict,
-        "num_steps": p.num_steps,
-        "step_ms": p.step_ns / 1e6,
-        "compute_share": part and part.compute,
-        "exposed_communication_share": part and part.exposed_communication,
-        "exposed_copy_share": part and part.exposed_copy,
-        "idle_share": part and part.idle,
-        "idle_by_cause": list(p.idle_by_cause.items()),
-        "num_collectives": len(p.collectives),
-        "clock_mhz": p.clock_mhz or None,
-        "notes": list(p.notes),
-        "profile": p.to_bytes(),
-    }
-
-
-def _of_parquet(data: bytes, path: str) -> tuple[list[bytes], list[str]]:
-    _pyarrow(path)
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(io.BytesIO(data), columns=["profile"])
-        missing = json.loads((table.schema.metadata or {}).get(_MISSING, b"[]"))
-        return table["profile"].to_pylist(), [str(sentence) for sentence in missing]
-    except (pyarrow.ArrowException, ValueError, TypeError, OSError):
-        raise InputError(f"{path} is damaged, or no table that --keep wrote. {_REMEDY}") from None
-
-
-# Ranks that see no disk of each other: each sends its summary to one of them, which compares and answers.
-#
-# It takes three rounds. Every rank sends how much longer its steps are without the profiler, and gets the factor of
-# all. Every rank reads its own capture and sends the summary. The one that answers compares them and names the ranks
-# that the answer is about, and those examine themselves and send what they found, lines included.
-
-WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and reading their traces
-MAX_EXAMINATION_BYTES = 64 << 20  # unpacked
 _WANTED, _FACTOR = "wanted", "factor"
 
 
@@ -302,22 +81,14 @@ class Received:
         return frozenset(p.rank for p in self.profile.ranks)
 
 
-class _Sent(msgspec.Struct, array_like=True):
-    """What a rank sends of itself: a summary or an examination, or why there is none."""
-
-    data: bytes
-    failure: str = ""
-
-
 def own_files(folder: Path, rank: int) -> RankFiles:
     """Return the files of a rank in the capture folder that it has written.
 
     Raises:
         InputError: they are not there.
     """
-    with list_inputs([folder]) as inputs:
-        name = f"capture.rank{rank}.json"
-        found = [files for files in inputs.ranks if files.description and Path(files.description.path).name == name]
+    name, ranks = f"capture.rank{rank}.json", list_inputs([folder]).ranks
+    found = [files for files in ranks if files.description and Path(files.description.path).name == name]
     if not found:
         raise InputError(f"{folder} holds no capture of rank {rank}. Trace the script again.")
     return found[0]
@@ -327,16 +98,16 @@ def take_part(files: RankFiles, rank: int, messages: Messages) -> None:
     """Send the summary of this rank to the one that answers, and its examination if that one wants it."""
     own = factor_of_files([files])
     messages.put(f"factor/{rank}", msgspec.msgpack.encode(own))
-    common = messages.get(_FACTOR, 2 * WAIT_S)
-    files = replace(files, factor=own if common is None else _number(common))
+    common = messages.get(_FACTOR, 2 * RANKS_WAIT_S)
+    files = replace(files, factor=own if common is None else msgspec.msgpack.decode(common, type=float))
     messages.put(f"summary/{rank}", _sent(packed_profile, files))
-    wanted = messages.get(_WANTED, 2 * WAIT_S)  # who answers may wait for another rank as long
+    wanted = messages.get(_WANTED, 2 * RANKS_WAIT_S)  # who answers may wait for another rank as long
     if wanted is not None and rank in msgspec.msgpack.decode(wanted, type=list[int]):
         messages.put(f"examination/{rank}", _examination(files))
 
 
 def gather(
-    files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages, *, wait_s: float = WAIT_S
+    files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages, *, wait_s: float = RANKS_WAIT_S
 ) -> Received:
     """Return what all ranks of a job have sent, and this one's own."""
     from diagnose.analyzers import TRAITS
@@ -344,7 +115,8 @@ def gather(
     from diagnose.ranks.comparison import compare_ranks
 
     factors = {rank: msgspec.msgpack.encode(factor_of_files([files]))}
-    known = [factor for _, data in _each("factor", factors, ranks, (messages, wait_s)) if (factor := _number(data))]
+    come = [data for _, data in _each("factor", factors, ranks, (messages, wait_s)) if data is not None]
+    known = [factor for data in come if (factor := msgspec.msgpack.decode(data, type=float))]
     files = replace(files, factor=statistics.median(known or [0.0]))  # 0: none timed steps without the profiler
     messages.put(_FACTOR, msgspec.msgpack.encode(files.factor))
     profiles: list[RankProfile] = []
@@ -362,8 +134,8 @@ def gather(
     messages.put(_WANTED, msgspec.msgpack.encode(wanted))
     mine = {rank: _examination(files)} if rank in wanted else {}
     paths = {p.rank: p.path for p in profiles}
-    come = _all("examination", mine, wanted, (messages, wait_s))
-    return Received(job, {(number, paths[number]): sent.data for number, sent in come if sent.data}, absent)
+    results = _all("examination", mine, wanted, (messages, wait_s))
+    return Received(job, {(number, paths[number]): sent.data for number, sent in results if sent.data}, absent)
 
 
 def write_received(folder: Path, received: Received) -> None:
@@ -372,7 +144,11 @@ def write_received(folder: Path, received: Received) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    here = _ranks_in(folder, {p.run_id for p in received.profile.ranks})
+    run_ids, here = {p.run_id for p in received.profile.ranks}, set()
+    for path in folder.glob("capture.rank*.json"):
+        with suppress(InputError):
+            info = read_info(Stored(str(path), str(path)))
+            here |= {info.rank} if info.run_id in run_ids else set()
     others = [p for p in received.profile.ranks if p.rank not in here]
     absent = [why for rank, why in received.absent.items() if rank not in here]
     if not others and not absent:
@@ -397,23 +173,17 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
     for path in paths:
         file = os.path.join(os.fspath(path), RECEIVED_FILE)  # an odd name is no folder
         if os.path.isfile(file):
-            data = b""
-            with suppress(OSError):
-                data = Path(file).read_bytes()
-            kept = _decoded(file, data, "Remove it, or trace the script again.")
+            try:
+                kept = msgspec.msgpack.decode(Path(file).read_bytes(), type=_File)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                kept = _File("", [], [])
+            if kept.format != FORMAT:
+                raise InputError(
+                    f"{file} is damaged, or of another version of diagnose. Remove it, or trace the script again."
+                )
             job = job.merge(JobProfile.of(map(RankProfile.from_bytes, kept.ranks), kept.missing))
             examined |= {(rank, path): data for rank, path, data in kept.examined}
     return Received(job, examined)
-
-
-def _ranks_in(folder: Path, run_ids: Collection[str]) -> set[int]:
-    """Return the ranks of these runs whose captures lie in a folder."""
-    found: set[int] = set()
-    for path in folder.glob("capture.rank*.json"):
-        with suppress(InputError):
-            info = read_info(Stored(str(path), str(path)))
-            found |= {info.rank} if info.run_id in run_ids else set()
-    return found
 
 
 def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
@@ -424,18 +194,10 @@ def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
     """
     from diagnose.tables.program import Program
 
-    diagnosis, program = unpack_examination(inflate(data, MAX_EXAMINATION_BYTES))
+    diagnosis, program = unpack_examination(inflate(data, 64 << 20))
     if not isinstance(diagnosis, Diagnosis) or not isinstance(program, Program):
         raise ValueError("this is not the result of a rank")
     return diagnosis, program
-
-
-def _number(data: bytes | None) -> float:
-    """Return the factor that a rank has sent, 0 where none came."""
-    with suppress(msgspec.DecodeError):
-        found = msgspec.msgpack.decode(data, type=float) if data is not None else 0.0
-        return found if math.isfinite(found) and found >= 0 else 0.0
-    return 0.0
 
 
 def _each(
@@ -450,16 +212,16 @@ def _each(
 
 def _all(
     key: str, own: Mapping[int, bytes], ranks: Sequence[int], store: tuple[Messages, float]
-) -> Iterator[tuple[int, _Sent]]:
+) -> Iterator[tuple[int, Outcome]]:
     for rank, data in _each(key, own, ranks, store):
-        sent = _Sent(b"", f"The {key} of rank {rank} did not come through the job's store.")
+        sent = Outcome(b"", f"The {key} of rank {rank} did not come through the job's store.")
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            sent = msgspec.msgpack.decode(data or b"", type=_Sent)
+            sent = msgspec.msgpack.decode(data or b"", type=Outcome)
         yield rank, sent
 
 
 def _sent(work: Work, files: RankFiles) -> bytes:
-    return msgspec.msgpack.encode(_Sent(*attempt(work, files)))
+    return msgspec.msgpack.encode(attempt(work, files))
 
 
 def _examination(files: RankFiles) -> bytes:

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
     from diagnose.model.diagnosis import Waterfall
 
-__all__ = [
-    "RankFindings",
-    "analysed",
-    "applied_rules",
-    "build_tables",
-    "costs_more",
-    "explained",
-    "find_in_rank",
-    "noting",
-    "one_compilation",
-    "tables_without_recording",
-    "without_recording",
-    "worth_showing",
-]
-
 SEARCHES: Order = {"attention": written_out_attention, "chains": chains, "memory": memory_of}
 
 
@@ -110,7 +95,13 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
             found = _with_places(found, named, notes)
     with noting(PROFILER, notes):
         recording = recorded_in(t, found)
-    found = [_stated(t, f, step_ns) for f in found if _is_worth_naming(f, step_ns)]
+    found = [
+        _stated(t, f, step_ns)
+        for f in found
+        if f.share_of(step_ns) >= THRESHOLDS.naming_share
+        or (analyzers.META[f.rule].kind == "state" and not f.lost_ns)
+        or costs_more(f)
+    ]
     found.sort(key=lambda f: -f.lost_ns)
     program = getattr(t, "program", UNKNOWN)  # it failed
     return RankFindings(
@@ -171,15 +162,12 @@ def explained(t: Tables, notes: list[Note], named: Tables | None = None) -> Tabl
         claims = [(rule.META.id, _careful(rule, rule.claim, notes)) for rule in rules]
     else:
         rules, rest = analyzers.HOST_RULES, analyzers.OUTSIDE
-        claims = [(rule.META.id, _careful(rule, _host_claim(rule), notes)) for rule in rules]
+        claims = [
+            (rule.META.id, _careful(rule, getattr(rule, "claim_host", None) or rule.claim, notes)) for rule in rules
+        ]
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     kinds = {rule.META.id: rule.META.cause for rule in rules}
     return add_causes(t, (*claims, (rest, lambda _t, left: left)), kinds, notes, named)
-
-
-def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
-    claim: Claim = getattr(rule, "claim_host", None) or rule.claim
-    return claim
 
 
 def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
@@ -257,25 +245,37 @@ def _findings(t: Tables, notes: list[Note]) -> list[Finding]:
 
 def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
     """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
-    by_rule = {f.rule: f for f in _findings(named, notes)}
+    by_rule = {f.rule: f.where for f in _findings(named, notes)}
+
+    def merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+        """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
+        callers = {(w.file, w.function): w.caller for w in named if w.file}  # samples have none
+        lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in timing if w.file]
+        lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
+        return tuple(dict.fromkeys([*lines, *(w for w in timing if not w.file)]))[:5]
+
     return [
-        replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule and f.share is None else f
+        replace(f, where=merged(f.where, by_rule[f.rule])) if f.rule in by_rule and f.share is None else f
         for f in found
     ]
 
 
-def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
-    callers = {(w.file, w.function): w.caller for w in named if w.file}  # samples have none
-    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in timing if w.file]
-    lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
-    return tuple(dict.fromkeys([*lines, *(w for w in timing if not w.file)]))[:5]
-
-
-def _is_worth_naming(f: Finding, step_ns: float) -> bool:
-    """Return whether a finding is large, a state of the machine, or may cost more than the time it takes."""
-    is_state = analyzers.META[f.rule].kind == "state" and not f.lost_ns
-    return f.share_of(step_ns) >= THRESHOLDS.naming_share or is_state or costs_more(f)
+def _stated(t: Tables, f: Finding, step_ns: float) -> Finding:
+    """Return a finding as a report states it: each place once, and what all steps of the run show as a part of one."""
+    share, lost_ns = f.share, f.lost_ns
+    if share is not None:
+        share = min(share, lost_ns / step_ns) if step_ns > 0 else share
+        lost_ns = share * step_ns
+    lines = [
+        replace(w, code=w.code or source_line(t, w.file, w.line))
+        if w.file and w.line
+        else replace(w, file=None, line=None, function=None)
+        for w in f.where
+    ]
+    named = {w.op for w in lines if w.file}
+    places = dict.fromkeys(w for w in lines if w.file or ((w.op or w.library) and w.op not in named))
+    confidence = "low" if is_scanty(t) else f.confidence
+    return replace(f, where=tuple(places), share=share, lost_ns=lost_ns, confidence=confidence)
 
 
 def costs_more(finding: Finding) -> bool:
@@ -287,28 +287,6 @@ def costs_more(finding: Finding) -> bool:
     rule = analyzers.META[finding.rule]
     issues = (rule.kind == "kernel" and len(finding.tasks) > 0) or finding.without is not None
     return rule.cause in TAKES_LEAD or issues
-
-
-def _stated(t: Tables, f: Finding, step_ns: float) -> Finding:
-    """Return a finding as a report states it: each place once, and what all steps of the run show as a part of one."""
-    share, lost_ns = f.share, f.lost_ns
-    if share is not None:
-        share = min(share, lost_ns / step_ns) if step_ns > 0 else share
-        lost_ns = share * step_ns
-    confidence = "low" if is_scanty(t) else f.confidence
-    return replace(f, where=_places(t, f.where), share=share, lost_ns=lost_ns, confidence=confidence)
-
-
-def _places(t: Tables, places: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Return each place once: a line with its text, as far as the capture holds it, or an operator."""
-    lines = [
-        replace(w, code=w.code or source_line(t, w.file, w.line))
-        if w.file and w.line
-        else replace(w, file=None, line=None, function=None)
-        for w in places
-    ]
-    named = {w.op for w in lines if w.file}
-    return tuple(dict.fromkeys(w for w in lines if w.file or ((w.op or w.library) and w.op not in named)))
 
 
 # The changes for what was found in one rank: each once, and those alone that are worth showing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,8 +19,6 @@ from diagnose.tables.flow import Flow, shows_values
 
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Graph
-
-__all__ = ["flow_picture", "flow_pictures", "memory_by_line", "operator_times"]
 
 # What the operators of a data flow take in the timing window, on the host and on the device.
 
@@ -65,11 +63,18 @@ def flow_picture(
     result, use = step.passed_on()
     drawn = step.chosen(result)
     number = {row: i for i, row in enumerate(drawn)}
-    before = _num_between(rows, drawn)
+    before = [0]  # how many operators are left out before each drawn one, and after the last
+    for row in rows:
+        if row in number:
+            before.append(0)
+        else:
+            before[-1] += 1
     nodes = tuple(
         FlowNode(
             operator=plain_name(graph.operators[row].name),
-            where=_where(graph, row, lines),
+            where=Where(op=graph.operators[row].name)
+            if (place := graph.operators[row].place) is None
+            else Where(*place, code=lines.get(place[:2])),
             phase=graph.operators[row].phase,
             shape=writes[0].shape if (writes := graph.operators[row].writes) else (),
             dtype=writes[0].dtype if writes else "",
@@ -160,24 +165,6 @@ class _Step(NamedTuple):
                     queue.append(each)
 
 
-def _where(graph: Graph, row: int, lines: Mapping[tuple[str, int], str]) -> Where:
-    place = graph.operators[row].place
-    if place is None:
-        return Where(op=graph.operators[row].name)
-    return Where(place.file, place.line, place.function, code=lines.get((place.file, place.line)))
-
-
-def _num_between(rows: Iterable[int], drawn: Sequence[int]) -> list[int]:
-    """Return how many operators are left out before each drawn one, and after the last."""
-    counts, at = [0], set(drawn)
-    for row in rows:
-        if row in at:
-            counts.append(0)
-        else:
-            counts[-1] += 1
-    return counts
-
-
 # What a step keeps for its backward pass and leaves to later steps, by line.
 
 MIN_KEPT = 0.1  # of the peak, of all lines: to compute less than that again frees too little to be worth a table
@@ -195,8 +182,13 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     memory = kept_by_line(flow.found.graph)
     lines = memory.lines if memory.num_bytes >= MIN_KEPT * memory.peak_bytes else ()
     times = operator_times(t, flow) if shows_values(t) else ()
+
+    def longest(operators: Sequence[int]) -> float | None:
+        """Return what operators take per step, on the host or the device; None if it is not known."""
+        return max((float(each[list(operators)].sum()) / t.steps.num for each in times), default=0.0) or None
+
     kept = tuple(
-        KeptByLine(_where_of(t, one.line), one.num_bytes, _longest(times, one.operators, t.steps.num))
+        KeptByLine(_where_of(t, one.line), one.num_bytes, longest(one.operators))
         for one in lines
         if one.num_bytes >= MIN_KEPT_LINE * memory.peak_bytes
     )
@@ -208,11 +200,6 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     if not kept and not left:
         return None
     return MemoryByLine(memory.device, memory.peak_bytes, memory.num_bytes, kept[:20], left[:20])
-
-
-def _longest(times: Sequence[Floats], operators: Sequence[int], num_steps: int) -> float | None:
-    """Return what operators take per step, where they take longest; None if it is not known."""
-    return max((float(each[list(operators)].sum()) / num_steps for each in times), default=0.0) or None
 
 
 def _where_of(t: Tables, line: Frame | None) -> Where:

@@ -25,9 +25,6 @@ from diagnose.text.plain_text import one_line
 if TYPE_CHECKING:
     from diagnose.model.rules import RuleMeta
 
-__all__ = ["RuleChoice", "leave_out"]
-
-MAX_SOURCE_BYTES = 4 << 20  # a longer file was not written by hand, and is not searched for comments
 COMMENT = re.compile(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
 
 
@@ -101,26 +98,19 @@ def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, N
 
 def _rules_in_comments(place: Where) -> list[str]:
     """Return the ids in the comments of a line and of the line above it; the source may have changed since."""
-    texts, line = [place.code or ""], place.line or 0
-    lines = _source(place.file or "")
+    texts, line, lines = [place.code or ""], place.line or 0, list[str]()
+    with suppress(OSError, ValueError):  # the file is elsewhere
+        if (place.file or "").endswith(".py"):
+            lines = Path(place.file or "").read_text(encoding="utf-8", errors="replace").splitlines()
     if 0 < line <= len(lines) and place.code in {None, "", lines[line - 1].strip()}:
         texts += [lines[line - 1], *(above for above in lines[max(line - 2, 0) : line - 1] if above.strip()[:1] == "#")]
     found = (match for text in dict.fromkeys(texts) for match in COMMENT.finditer(text))
-    return [*dict.fromkeys(_id_of(name) for match in found for name in match[1].split(","))]
-
-
-def _source(file: str) -> list[str]:
-    """Return the lines of a Python file that is on this machine, none where it is not."""
-    path = Path(file)
-    with suppress(OSError, ValueError):
-        if path.suffix == ".py" and path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
-            return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return []
+    return [*dict.fromkeys(_id(name) for match in found for name in match[1].split(","))]
 
 
 def _known(names: Iterable[str], option: str) -> Iterator[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
-        wanted = _id_of(name.lower())
+        wanted = _id(name.lower())
         if wanted in _rules():
             yield wanted
         elif name:
@@ -134,7 +124,8 @@ def _rules() -> Mapping[str, RuleMeta]:
     return META
 
 
-def _id_of(name: str) -> str:
+def _id(name: str) -> str:
+    """Return the id of a rule, of which the name of its file is another spelling."""
     return name.strip().replace("_", "-")
 
 

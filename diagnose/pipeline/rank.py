@@ -75,8 +75,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "examine_rank", "profile_rank", "verdict"]
-
 _Made = TypeVar("_Made")
 _Other = TypeVar("_Other")
 WITHHELD = "graphs ran whose work is not in the file"
@@ -335,18 +333,10 @@ def to_try(
 ) -> tuple[str, ...]:
     """Return the ids of changes that a trial may show to help, where operators take most of a step without a device.
 
-    How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches:
-    a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled; a small model of depthwise
-    convolutions took a third longer under autocast, a small convolutional one two thirds longer compiled.
-
+    How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches.
     On a device, changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the command
-    does not start them.
-
-    Args:
-        t: the recorded steps.
-        shares: of the step, by cause.
-        operators: the most expensive ones, by self time.
-        prescribed: changes that a finding has brought up already, most of them with a prediction.
+    does not start them. ``shares`` are of the step by cause, ``operators`` the most expensive ones by self time,
+    ``prescribed`` the changes that a finding has brought up already.
     """
     info, step_ns = t.capture.info, t.steps.step_ns
     if max(t.trace.world_size, info.world_size if info is not None else 1) > 1:

@@ -39,18 +39,6 @@ from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
-__all__ = [
-    "analyze_captures",
-    "analyze_paths",
-    "answer_of",
-    "compare_captures",
-    "from_summary",
-    "parts_of_ranks",
-    "scaled_together",
-    "shown",
-    "shown_rank",
-]
-
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
     """Read trace files or capture folders and analyze them.
@@ -149,7 +137,9 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         with noting(rule.META.id, notes):
             found += _costly(rule.find_in_all(c), c, examined)
     own = _without_waiting(examined[shown(c)], _transfer_share(c))
-    causes = [_cause_of(f, own) for f in found]
+    # What a late rank has more of than its equals, by its own finding; None for what is of all ranks.
+    named = {f.rule: f for f in reversed(own.findings)}
+    causes = [named.get(str(f.facts.get("cause"))) if f.facts.get("kind") == "late" else None for f in found]
     found = [_of_late_rank(f, cause) for f, cause in zip(found, causes, strict=True)]
     answer = _with(own, found, [cause.rule for cause in causes if cause is not None], notes, program)
     job = None
@@ -157,10 +147,16 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         index = {p.rank: i for i, p in enumerate(c.ranks)}
         parts = {index[rank]: part for rank, part in parts_of_ranks(c).items()}
         job = job_of(c)._replace(aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
+    rows = []
+    for p in c.ranks:
+        d = examined.get(p.rank)  # the largest finding is known if it was examined
+        own: Diagnosis | RankProfile = d or p
+        dominant, waits_ns = d.dominant if d is not None else None, c.waits_ns.get(p.rank)
+        rows.append(RankSummary(p.rank, own.verdict, dominant, own.step_ns, own.partition, own.idle_by_cause, waits_ns))
     return with_words(
         replace(
             answer,
-            ranks=tuple(_row(p, examined.get(p.rank), c.waits_ns.get(p.rank)) for p in c.ranks),
+            ranks=tuple(rows),
             job=job,
             checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
             trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
@@ -190,14 +186,6 @@ def from_summary(p: RankProfile, failure: str) -> Diagnosis:
     )
 
 
-def _row(p: RankProfile, examined: Diagnosis | None, waits_ns: float | None) -> RankSummary:
-    """Return the numbers of one rank; its largest finding is known where it was examined."""
-    if examined is None:
-        return RankSummary(p.rank, p.verdict, None, p.step_ns, p.partition, p.idle_by_cause, waits_ns)
-    d = examined
-    return RankSummary(p.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, waits_ns)
-
-
 def _costly(found: Sequence[Finding], c: Comparison, examined: Mapping[int, Diagnosis]) -> list[Finding]:
     """Return the findings as far as they make the other ranks' steps longer.
 
@@ -213,12 +201,6 @@ def _costly(found: Sequence[Finding], c: Comparison, examined: Mapping[int, Diag
         return list(found)
     bounded = (replace(f, lost_ns=min(f.lost_ns, float(np.median(known)))) for f in found)
     return [f for f in bounded if f.lost_ns >= THRESHOLDS.naming_share * c.step_ns]
-
-
-def _cause_of(finding: Finding, own: Diagnosis) -> Finding | None:
-    """Return the late rank's own finding of what it has more of than its equals; None for what is of all ranks."""
-    cause = finding.facts.get("cause") if finding.facts.get("kind") == "late" else None
-    return next((f for f in own.findings if f.rule == cause), None)
 
 
 def _of_late_rank(finding: Finding, cause: Finding | None) -> Finding:
@@ -255,8 +237,18 @@ def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
     moved = _transfer_only(waiting, share)
     others = [f for f in d.findings if f.rule != rule]
     is_named = moved.lost_ns >= THRESHOLDS.naming_share * d.step_ns
-    prescribed = [_saving_less(p, left, d.step_ns) if p.rule == rule else p for p in d.prescriptions]
-    gone = {p.id for p in prescribed if p.rule == rule and not (is_named and _is_left(p, d.step_ns))}
+    prescribed = []
+    gone = set()
+    for p in d.prescriptions:
+        if p.rule != rule:
+            prescribed.append(p)
+            continue
+        least, most = (ns * left for ns in p.saves_ns)
+        is_predicted = p.predicted_step_ns is not None
+        predicted = middle_ns(d.step_ns - most, d.step_ns - least) if is_predicted else None
+        prescribed.append(replace(p, saves_ns=(least, most), predicted_step_ns=predicted))
+        if not is_named or (is_predicted and most < MIN_GAIN_SHARE * d.step_ns):
+            gone.add(p.id)
     kept = {p.id: 0.0 if p.id in gone else left for p in prescribed if p.rule == rule}
     return replace(
         d,
@@ -279,16 +271,6 @@ def _transfer_only(finding: Finding, share: float) -> Finding:
         facts={**finding.facts, "awaits_ranks": 1 - share},
     )
     return replace(moved, worth_ns=worth_ns(moved, META[moved.rule]))
-
-
-def _saving_less(p: Prescription, left: float, step_ns: float) -> Prescription:
-    least, most = (ns * left for ns in p.saves_ns)
-    predicted = None if p.predicted_step_ns is None else middle_ns(step_ns - most, step_ns - least)
-    return replace(p, saves_ns=(least, most), predicted_step_ns=predicted)
-
-
-def _is_left(p: Prescription, step_ns: float) -> bool:
-    return p.predicted_step_ns is None or p.saves_ns[1] >= MIN_GAIN_SHARE * step_ns
 
 
 def _waiting_left_in(waterfall: Waterfall, kept: Mapping[str, float]) -> Waterfall:

@@ -11,6 +11,7 @@ from diagnose.changes.common.prescribe import effect_of, is_moved
 from diagnose.model.diagnosis import CriticalPath, Finding, Forecast, Prescription, Waterfall
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
+from diagnose.replay.build import replay_base
 from diagnose.replay.effects import Effect, cost_error
 from diagnose.replay.predict import (
     Predicted,
@@ -19,7 +20,6 @@ from diagnose.replay.predict import (
     plain_ns,
     predict,
     predict_bound,
-    replay_base,
     replayed_ns,
     unchanged,
 )
@@ -29,20 +29,7 @@ from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_gaps import is_paced_by_workers
 
-__all__ = [
-    "Replayed",
-    "after_prescription",
-    "by_value",
-    "effect_in",
-    "path_of",
-    "replay_savings",
-    "waterfall",
-    "with_rare",
-]
-
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
-MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
-MAX_RELIEVED = 10  # findings, the largest; each costs a replay
 PACED = "The step waits for its batch as long as the workers load as they do, so nothing else makes it shorter."
 _BOUND_BY = {
     "host": "the host: Python and operators between launches",
@@ -164,7 +151,8 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     relief = {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
     replayed = [f for f in found if f.rule not in relief and META[f.rule].kind not in ("state", "run")]
     replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
-    for finding in replayed[:MAX_RELIEVED]:
+    # Each of the largest findings costs a replay.
+    for finding in replayed[:10]:
         rule = META[finding.rule]
         whole = replace(finding, facts={**finding.facts, "awaits_ranks": None})  # a step without it waits for no rank
         transform = remove_cause(t, whole, rule.cause, 1.0)
@@ -220,7 +208,8 @@ def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare
     """
     known = {p.id: p for p in replayed.prescriptions}
     listed = [known[name] for name in chain[-1].ids]
-    if not 1 < len(listed) <= MAX_COMBINED:
+    # Changes of the waterfall whose 32 combinations a page offers; each costs a replay.
+    if not 1 < len(listed) <= 5:
         return ()
     states = [with_rare(unchanged(t), rare_ns)]
     for index in range(1, 1 << len(listed)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +13,9 @@ from diagnose.analyzers.common.locate import enclosing_operators, locate_one
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import Capture
 from diagnose.model.charts import BUSY, Flame, Frame, Gap, Picture, Readings, SpanTable, StepParts
-from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, grouped, subtract
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import is_own_file
 from diagnose.pipeline.code_times import (
     MAX_PAGE_ROWS,
@@ -31,10 +32,6 @@ from diagnose.tables.names import NAME_PART, STEP_MARK
 from diagnose.tables.nvml_readings import gpu_rows
 from diagnose.tables.queue import depth_over_time
 from diagnose.tables.steps import find_steps
-
-__all__ = ["flames", "picture", "readings", "whole_window"]
-
-MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 
 
 class Drawn(NamedTuple):
@@ -68,7 +65,12 @@ def picture(
     i = t.steps.median_step
     start = int(t.steps.start[0 if most.whole else i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num and not most.whole else t.steps.window_end
-    bars = [*_device_bars(t, start, end), *_host_bars(t, start, end, most.layers)]
+    bars, events = _device_bars(t, start, end), t.trace.events
+    for thread in _threads(t):
+        for depth, rows in enumerate(t.work_layers[thread].rows[: most.layers]):
+            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
+            inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
+            bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
     spans = _table(t, bars, (start, end), most.spans)
     return Picture(
         step=int(t.steps.number[i]),
@@ -119,17 +121,6 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     ]
 
 
-def _host_bars(t: Tables, start: int, end: int, num_layers: int) -> list[_Bars]:
-    events = t.trace.events
-    bars = []
-    for thread in _threads(t):
-        for depth, rows in enumerate(t.work_layers[thread].rows[:num_layers]):
-            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
-            inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
-            bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
-    return bars
-
-
 def _threads(t: Tables) -> tuple[int, ...]:
     """Return the threads that are drawn; a file of device tasks alone has none."""
     return tuple(thread for thread in t.threads if 0 <= thread < len(t.trace.threads))
@@ -147,7 +138,7 @@ def _titles(t: Tables) -> dict[str, str]:
         lane = f"GPU {t.device_id} stream {stream}"
         length = (t.tasks.end[mine] - t.tasks.start[mine]).astype(np.float64)
         for mask, role in ((t.tasks.is_collective, "communication"), (t.tasks.is_copy, "copies")):
-            if float(length[mask[mine]].sum()) > MIN_ROLE_SHARE * float(length.sum()):
+            if float(length[mask[mine]].sum()) > MAJORITY * float(length.sum()):
                 titles[lane] = f"{lane} · {role}"
     return titles
 
@@ -190,7 +181,11 @@ def _gaps(t: Tables, start: int, end: int, most: int) -> tuple[Gap, ...]:
     middle = (causes.start[rows] + causes.end[rows]) // 2
     details = enclosing_operators(t, t.main, middle)
     largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_PAGE_ROWS]
-    places = {int(rows[i]): _line(locate_one(t, t.main, int(middle[i]))) for i in largest.tolist()}
+    places = {}
+    for i in largest.tolist():
+        where = locate_one(t, t.main, int(middle[i]))
+        if where.file and where.line and where.line > 0:
+            places[int(rows[i])] = f"{where.file.rpartition('/')[2]}:{where.line}"
     return tuple(
         Gap(
             start_ns=max(int(causes.start[r]) - start, 0),
@@ -201,13 +196,6 @@ def _gaps(t: Tables, start: int, end: int, most: int) -> tuple[Gap, ...]:
         )
         for r, detail in zip(rows.tolist(), details, strict=True)
     )
-
-
-def _line(where: Where) -> str:
-    """Return "train.py:42", "" where the line is not known."""
-    if not where.file or not where.line or where.line <= 0:
-        return ""
-    return f"{where.file.rpartition('/')[2]}:{where.line}"
 
 
 def _depth(t: Tables, start: int, end: int, most: int) -> tuple[tuple[int, int], ...]:
@@ -362,7 +350,16 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
     tree.ns[0] = int((end - start).sum())
     bare = _Pieces(start, end, np.zeros(len(rows), np.int64))
     for thread in t.threads:  # what another thread does stands below what the main thread was in
-        bare = _descend(tree, bare, _layers(t, thread), names.of_row)
+        nested = t.cached(("flame layers", thread), partial(_shown_layers, t, thread))
+        innermost = []
+        for each, begin in zip(nested.rows, nested.start, strict=True):
+            bare, left = tree.inside(bare, begin, nested.event_end[each], names.of_row[each])
+            innermost.append(left)
+            if not len(bare.start):
+                break
+        parts = (*innermost, bare)
+        order = np.argsort(np.concatenate([p.start for p in parts]), kind="stable")
+        bare = _Pieces(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
     if not _has_stacks(t):
         _add_lines(t, tree, bare, names)
     # The largest boxes, each before what it called.
@@ -381,22 +378,6 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
         found.append(Frame(names.texts[name], names.kinds[name], depth, round(tree.ns[box] * scale)))
         waiting += [(inner, depth + 1) for inner in reversed(children.get(box, []))]
     return tuple(found)
-
-
-def _descend(tree: _Tree, pieces: _Pieces, nested: Layers, name: Ints) -> _Pieces:
-    """Put pieces of time into the boxes of one thread, layer by layer; return them in their innermost boxes."""
-    innermost = []
-    for rows, start in zip(nested.rows, nested.start, strict=True):
-        pieces, left = tree.inside(pieces, start, nested.event_end[rows], name[rows])
-        innermost.append(left)
-        if not len(pieces.start):
-            break
-    return _together(*innermost, pieces)
-
-
-def _together(*parts: _Pieces) -> _Pieces:
-    order = np.argsort(np.concatenate([p.start for p in parts]), kind="stable")
-    return _Pieces(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
 
 
 def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
@@ -420,20 +401,15 @@ def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
             tree.ns.append(int(bare_ns[parent] * times / num[parent]))
 
 
-def _layers(t: Tables, thread: int) -> Layers:
-    return t.cached(("flame layers", thread), lambda: layers(t.trace, _shown_rows(t, thread), MAX_STACK_DEPTH))
-
-
-def _shown_rows(t: Tables, thread: int) -> Rows:
-    """Return a thread's frames and events, without the marks of steps and what only wraps others."""
+def _shown_layers(t: Tables, thread: int) -> Layers:
+    """Return a thread's frames and events nested, without the marks of steps and what only wraps others."""
     rows = host_rows(t.trace, thread, *_KINDS)
     names = t.trace.events.name[rows]
     hidden = np.zeros(len(t.trace.names), bool)
     for name in distinct(names).tolist():
         text = t.trace.names[name]
         hidden[name] = bool(STEP_MARK.match(text) or re.search(_WRAPPERS, text[:NAME_PART]))
-    shown: Rows = rows[~hidden[names]]
-    return shown
+    return layers(t.trace, rows[~hidden[names]], MAX_STACK_DEPTH)
 
 
 class _Names(NamedTuple):

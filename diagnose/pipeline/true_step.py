@@ -39,21 +39,8 @@ from diagnose.replay.unrecorded import (
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import steady_beside, steps_of_run, unprofiled_steps, warm
-from diagnose.tables.run_steps import MIN_RATIO, MIN_RUN_STEPS, PLAIN, Variation, usable_steps, variation
+from diagnose.tables.run_steps import MIN_RATIO, MIN_RUN_STEPS, PLAIN, usable_steps, variation
 from diagnose.text.numbers import duration, growth, percent
-
-__all__ = [
-    "PROFILER",
-    "as_unrecorded",
-    "estimate_note",
-    "estimated_share",
-    "factor_of_job",
-    "recorded_in",
-    "recording_note",
-    "scaled",
-    "true_step",
-    "variation_note",
-]
 
 # What recording costs, and the steps without it.
 #
@@ -67,7 +54,6 @@ UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on: operators that take longer beside the one
 # that they call do work of their own.
 MAX_PASSING_NS = 2_000
-MIN_PASSING = 20  # operators that only call another one
 PASSING_QUANTILE = 0.25  # the others of them do work of their own
 
 
@@ -89,8 +75,11 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
     Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
     """
     info = t.capture.info or CaptureInfo()
-    if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms or _varies(t) is not None:
+    if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms:
         return None
+    varies = variation(t.capture)
+    if varies is not None and (varies.per_work_ns is not None or not steady_beside(t)):
+        return None  # the recorded steps and those around them differ by more than the work in them
     recorded, plain = 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
     host_ns = _plain_host_ns(t)
     if recorded < MIN_RATIO_TO_CORRECT * plain:
@@ -140,12 +129,6 @@ def variation_note(t: Tables) -> str:
     )
 
 
-def _varies(t: Tables) -> Variation | None:
-    """Return how far steps differ, None where the recorded ones and those beside them do not by anything but work."""
-    varies = variation(t.capture)
-    return None if varies is not None and varies.per_work_ns is None and steady_beside(t) else varies
-
-
 def estimated_share(t: Tables) -> float:
     """Return the share of the step that recording takes at most, where no unrecorded steps show it; 0 for little.
 
@@ -193,7 +176,8 @@ def _pass_through_ns(t: Tables) -> float:
         mine = np.flatnonzero(nested & alone)
         found.append((end - start)[mine] - (end - start)[mine + 1])
     each = np.concatenate(found)
-    return min(*quantiles(each, PASSING_QUANTILE), MAX_PASSING_NS) if len(each) >= MIN_PASSING else 0.0
+    # Operators that only call another one.
+    return min(*quantiles(each, PASSING_QUANTILE), MAX_PASSING_NS) if len(each) >= 20 else 0.0
 
 
 def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:

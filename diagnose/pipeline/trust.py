@@ -17,7 +17,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import distinct, total
-from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.limits import MAJORITY, MAX_READY_SHARE
 from diagnose.model.records import as_facts
 from diagnose.model.rules import OF_PAUSES, OF_WORK, OUTSIDE, WORK, Records, RuleMeta
 from diagnose.pipeline.true_step import PROFILER, estimate_note, estimated_share, variation_note
@@ -25,12 +25,10 @@ from diagnose.tables import Tables
 from diagnose.tables.calls import can_recur
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import (
-    MAX_CROSSING_SHARE,
     MAX_OVERLAP_IN_STREAM,
     MIN_LOST_SHARE,
     MIN_OVERLAP_SHARE,
     ROUNDING_NS,
-    crossing,
     graphs_left_no_task,
     lost_share,
     num_captured,
@@ -40,17 +38,6 @@ from diagnose.tables.lost import (
 from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import percent, plural
-
-__all__ = [
-    "is_incomplete",
-    "is_scanty",
-    "lacks_device",
-    "missing_records",
-    "not_looked",
-    "trust_notes",
-    "unseen",
-    "why_unusable",
-]
 
 # What the recording does not hold: which rules could not look, and whether that may hide an answer.
 
@@ -102,13 +89,8 @@ def unseen(
     """Return the records without which an answer may be hidden, with the number of rules that need each.
 
     Records that show superfluous work hide no more than what computes, those that show pauses no more than the time
-    between operators that no rule explains.
-
-    Args:
-        t: the recorded steps.
-        left_out: the rules that lack something, and what.
-        shares: of the step, by cause.
-        computing: share of the step in which the device computes, or without a device the host's operators.
+    between operators that no rule explains. ``left_out`` are the rules that lack something, and what, ``shares`` of the
+    step by cause, ``computing`` the share in which the device computes, or without a device the host's operators.
     """
     floor = FLOOR if t.device_id >= 0 else HOST_FLOOR
     causes = {name for name, rule in META.items() if not rule.explains} - {WORK} | {OUTSIDE}
@@ -128,7 +110,6 @@ LOST: Final = lost_records.META.id
 UNEXPLAINED: Final = unexplained_device.META.id
 COLD: Final = warm_up.META.id
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
-MIN_QUEUED_SHARE = 0.5  # of the tasks: whose launches are in the file, if that is to show why the device was idle
 MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_FAULTY_SHARE = 0.01
@@ -179,9 +160,6 @@ def why_unusable(t: Tables) -> str:
         "The times of this file cannot be true: tasks of one stream overlap.": (
             has_device and overlap_share(t) > MAX_OVERLAP_IN_STREAM
         ),
-        "The times of this file cannot be true: calls of one thread cross each other.": (
-            crossing(t).share > MAX_CROSSING_SHARE
-        ),
         "The recording is of a cold start": _share(t, COLD) > MAX_COLD_SHARE,
         "Only collectives are in this recording: what the devices compute is missing": only_collectives(t),
         "Only a few device tasks are in this recording": is_scanty(t),
@@ -200,7 +178,7 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     queued, recording, idle = t.tasks.launch >= 0, estimated_share(t), t.partition.idle
     shares = {
         "Too much of the idle time cannot be explained from this trace": _share(t, UNEXPLAINED),
-        "Most launches of the device's tasks are missing": idle if 0 < queued.mean() < MIN_QUEUED_SHARE else 0.0,
+        "Most launches of the device's tasks are missing": idle if 0 < queued.mean() < MAJORITY else 0.0,
         "The profiler took more time than the largest cost found": (
             min(recording, idle) if recording >= MAX_ESTIMATE else 0.0
         ),
@@ -212,7 +190,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     """State what the reader noticed, then what the tables show to be missing."""
     yield from t.trace.trust
     yield from t.steps.notes
-    info, ready, crossed = t.capture.info or CaptureInfo(), ready_share(t), crossing(t).num
+    info, ready = t.capture.info or CaptureInfo(), ready_share(t)
     yield from map(Note, info.notes)
     yield from _those_that_hold(
         (variation := variation_note(t), variation, None),
@@ -222,12 +200,6 @@ def trust_notes(t: Tables) -> Iterator[Note]:
             f"The training thread was runnable but not scheduled for {percent(ready, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
             "fewer threads.",
-            None,
-        ),
-        (
-            crossed,
-            f"Calls of one thread cross each other ({plural(crossed, 'pair')}), which no run does: the clock was set "
-            "back, or parts of several recordings are in this file.",
             None,
         ),
         (

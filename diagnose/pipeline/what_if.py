@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
+from diagnose.analyzers import META, OUTSIDE, WORK, data_stall
 from diagnose.analyzers.common.loading import loading_facts
-from diagnose.analyzers.common.locate import locate
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
     computing_share,
@@ -40,7 +39,7 @@ from diagnose.model.numerics import number
 from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.code_times import host_operators
-from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
+from diagnose.pipeline.find import find_in_rank, tables_without_recording
 from diagnose.pipeline.flow_views import operator_times
 from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
@@ -50,27 +49,17 @@ from diagnose.ranks.comparison import Comparison, excess_of
 from diagnose.ranks.profile import PHASES
 from diagnose.ranks.replay import Schedule, in_buckets, overlapped, replayed, schedule_of, without_excess
 from diagnose.ranks.usable import listed
+from diagnose.replay.build import MAX_ERROR_TO_RELY, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
-from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
-from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels, shorten_tasks
+from diagnose.replay.predict import Predicted, path_shares, predict, unchanged
+from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.flow import shows_values
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import duration, growth, lower_first, percent, plural, size_words
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
-
-__all__ = [
-    "ComputedAgain",
-    "WhatIfRequest",
-    "WhatIfResult",
-    "parse_place",
-    "parse_scale",
-    "parse_size",
-    "run_what_if",
-    "twice",
-]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 
@@ -94,7 +83,6 @@ class WhatIfRequest:
 
     apply: tuple[str, ...] = ()  # ids of prescriptions
     without: tuple[str, ...] = ()  # rules whose cause is taken away whole
-    no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
     workers: int | None = None  # of the DataLoader
     bucket_mb: float | None = None  # of DistributedDataParallel
     overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
@@ -131,18 +119,6 @@ def parse_scale(text: str) -> tuple[str, float]:
         if pattern and 0 <= float(factor) <= 1000:  # no other device is slower by more
             return pattern, float(factor)
     raise UsageError(f"{text} is not of the form PATTERN=FACTOR with a factor from 0 to 1000, such as 'gemm=0.5'.")
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    """Read FILE:LINE.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    file, _, line = text.rpartition(":")
-    if not file or not line.isdecimal() or int(line) < 1:
-        raise UsageError(f"{text} is not of the form FILE:LINE, such as train.py:42.")
-    return file, int(line)
 
 
 def parse_size(text: str) -> int:
@@ -240,18 +216,15 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     """
     captures = scaled_together(open_captures([path]))
     capture = captures[shown_rank(captures)]
-    if request.no_sync and capture.attribution is not None:  # a line was asked about
-        t = build_tables(capture, capture.attribution)
-    else:
-        t = tables_without_recording(capture)  # what the report's savings rest on
+    t = tables_without_recording(capture)  # what the report's savings rest on
     asked = _asked_prescriptions(t, captures, capture, request.apply)
-    rare_ns = true_step(t).rare_ns if t.trace is t.capture.trace else 0.0
+    rare_ns = true_step(t).rare_ns
     now = "now" if len(captures) == 1 else f"now, rank {capture.trace.rank} of {len(captures)}"
     state = with_rare(unchanged(t), rare_ns)
     forecasts = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)]
     assumptions = [f"Record again first: {lower_first(why)}" for why in [why_unusable(t)] if why]
     of_job, of_rank = request.of_job(len(captures))
-    for step in _steps(t, capture, asked, of_rank, state.step_ns):
+    for step in _steps(t, asked, of_rank, state.step_ns):
         state = step.after(state)
         assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
@@ -261,8 +234,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
         if memory.calls:
             forecasts.append(Forecast((), memory.title, state.step_ns, state.low_ns, state.high_ns))
     if of_job:
-        gone = {data_stall.META.id: request.workers, host_sync.META.id: request.no_sync}
-        without = (*of_rank.without, *(rule for rule, asked_for in gone.items() if asked_for))
+        without = of_rank.without if request.workers is None else (*of_rank.without, data_stall.META.id)
         forecasts += _of_all_ranks(captures, of_job, tuple(forecasts), without, request.apply)
     is_rare = all(a.prescription.mean_step_ns is not None for a in asked)  # long now and then, which no replay holds
     if asked and is_rare and request == WhatIfRequest(apply=request.apply):
@@ -279,9 +251,7 @@ class _Step(NamedTuple):
     assumptions: tuple[str, ...] = ()  # what a range rests on, one sentence each
 
 
-def _steps(
-    t: Tables, capture: Capture, asked: Sequence[_Asked], request: WhatIfRequest, step_ns: float
-) -> Iterator[_Step]:
+def _steps(t: Tables, asked: Sequence[_Asked], request: WhatIfRequest, step_ns: float) -> Iterator[_Step]:
     def whole(title: str, change: Transform) -> _Step:
         return _Step(title, partial(predict, t, effect=Effect(change, change)))
 
@@ -291,8 +261,6 @@ def _steps(
         yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect, step_ns=step_ns))
     for rule in request.without:
         yield whole(f"no {rule}", _without(t, rule))
-    for file, line in request.no_sync:
-        yield whole(f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
     if request.workers is not None:
         effect, rests_on = _with_workers(t, request.workers)
         yield _Step(plural(request.workers, "loader worker"), partial(predict, t, effect=effect), rests_on)
@@ -349,25 +317,6 @@ def _replayable_causes(t: Tables) -> list[str]:
     return [name for name, _ in t.claims if len(t.causes.of(name)) and _removed(t, name) is not None]
 
 
-def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transform:
-    """Return the change that drops the waits for the device made at a line."""
-    if t.device_id < 0:
-        raise _refused(
-            f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-            "be taken away with --without",
-            _replayable_causes(build_tables(capture, capture.trace)),
-        )
-    calls, events = replay_base(t).t.in_window(t.blocking_calls), t.trace.events
-    asked = file.replace("\\", "/").removeprefix("./").split("/")
-    mine = [
-        w.line == line and (w.file or "").replace("\\", "/").split("/")[-len(asked) :] == asked
-        for w in locate(t, events.thread[calls], events.start[calls])
-    ]
-    if not any(mine):
-        raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
-    return partial(drop_waits, calls=calls[np.array(mine, bool)])
-
-
 def _scaled(t: Tables, pattern: str, factor: float) -> Transform:
     """Return the change of the kernels whose name a pattern finds; without a device of operators and what they call."""
     part = replay_base(t).t
@@ -399,16 +348,17 @@ def _asked_prescriptions(
 ) -> tuple[_Asked, ...]:
     if not ids:
         return ()
-    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
-    has_lines = t.trace is capture.attribution
-    alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
-    found = find_in_rank(alone, t.analyses)
+    found = find_in_rank(capture, t.analyses)
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
     program = found.tables.program
     others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
     known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
-    why_not = {name: why for name, p in known.items() if (why := _why_unpredicted(p))}
+    why_not = {
+        name: "changes the recording, not the step" if p.records_again else "saves what this recording does not show"
+        for name, p in known.items()
+        if p.records_again or (p.predicted_step_ns is None and p.mean_step_ns is None)
+    }
     for name in ids:
         if name not in known:
             raise _refused(f"This trace has no prescription {name}; there are", known)
@@ -416,14 +366,6 @@ def _asked_prescriptions(
             predicted = [each for each in known if each not in why_not]
             raise _refused(f"{name} {why_not[name]}, so there is nothing to predict; predicted are", predicted)
     return tuple(_Asked(known[name], findings.get(known[name].rule)) for name in ids)
-
-
-def _why_unpredicted(p: Prescription) -> str:
-    """Return why what a prescription saves is not predicted, "" where it is."""
-    if p.records_again:
-        return "changes the recording, not the step"
-    is_predicted = p.predicted_step_ns is not None or p.mean_step_ns is not None
-    return "" if is_predicted else "saves what this recording does not show"
 
 
 # What the step takes with so many loader workers: by what the report's prescriptions are predicted with.
@@ -655,7 +597,12 @@ def _of_all_ranks(
             "The recording holds no two steps in which the ranks share collectives, so that their exchanges cannot be "
             "replayed: give the traces of all ranks of a job, of the same steps."
         )
-    before, least = forecasts[-1], _computing(comparison)
+    # No step is shorter than what the ranks compute that are not late.
+    rows = [i for i, cause in enumerate(comparison.times.causes) if cause in PHASES]
+    others = [i for i in range(len(comparison.ranks)) if i not in comparison.lateness.late]
+    computing = comparison.times.spent[others][:, rows].sum(axis=1)
+    computing = computing[~np.isnan(computing).all(axis=1)]
+    before, least = forecasts[-1], float(np.nanmedian(computing, axis=1).max()) if computing.size else 0.0
     if asked.without_late:
         saved = _saved_without_late(comparison, forecasts, without, applied)
         ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
@@ -749,13 +696,3 @@ def _shortened(before: Forecast, saved_ns: float, least_ns: float, title: str) -
         max(ns - saved_ns, min(ns, least_ns)) for ns in (before.step_ns, before.low_ns, before.high_ns)
     )
     return Forecast((), title, step_ns, low_ns, high_ns)
-
-
-def _computing(comparison: Comparison) -> float:
-    """Return what the ranks that are not late compute in a step, the longest of them."""
-    times = comparison.times
-    rows = [i for i, cause in enumerate(times.causes) if cause in PHASES]
-    others = [i for i in range(len(comparison.ranks)) if i not in comparison.lateness.late]
-    computing = times.spent[others][:, rows].sum(axis=1)
-    known = computing[~np.isnan(computing).all(axis=1)]
-    return float(np.nanmedian(known, axis=1).max()) if known.size else 0.0

@@ -18,8 +18,6 @@ from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, PHASES, RankProfile
 from diagnose.ranks.waits import Waits
 
-__all__ = ["aligned_step"]
-
 
 def aligned_step(
     ranks: Sequence[RankProfile], matches: Matches, waits: Waits, parts: Mapping[int, str]

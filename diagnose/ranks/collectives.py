@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, covered, distinct, union
+from diagnose.model.limits import AT_ONCE_NS
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
-
-__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "elements_of", "hidden_by"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
@@ -48,7 +47,6 @@ _BYTES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
 MIN_TIMES_AS_LONG = 2.0  # as that: computing meanwhile, and links that several share, make transfers longer by less
-MAX_NEXT_NS = 50_000  # from the end of a collective to the begin of the next one that stood behind it
 _DDP = re.compile(r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer")
 _FSDP = re.compile(r"^FSDP::|^FullyShardedDataParallel\.")
 _WORD = r"[a-z]+"
@@ -162,7 +160,8 @@ def _queued(t: Tables, launches: Rows, start: Ints, end: Ints) -> Ints:
     work = reach[np.searchsorted(launched[order], events.start[np.maximum(launches, 0)])]
     ready = np.maximum(work, events.end[np.maximum(launches, 0)])
     ended = np.concatenate([[none], np.maximum.accumulate(end)[:-1]])
-    is_next = np.abs(start - np.maximum(ended, start[0] - 2 * MAX_NEXT_NS)) <= MAX_NEXT_NS
+    # From the end of a collective to the begin of the next one that stood behind it.
+    is_next = np.abs(start - np.maximum(ended, start[0] - 2 * AT_ONCE_NS)) <= AT_ONCE_NS
     return np.where(is_next & (launches >= 0) & (ready < start), start - ready, 0)
 
 
@@ -289,8 +288,27 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     """
     begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
     broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
-    is_buffer, in_backward = among(rows, broadcasts).tolist(), _in_backward(t, begun).tolist()
-    of_ddp, of_fsdp = _groups_of_ddp(t, known, in_backward), _groups_of_fsdp(t, known, begun)
+    is_buffer, in_backward = among(rows, broadcasts).tolist(), [False] * len(rows)
+    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
+    if len(backward.start):  # a step's lasts from its first to its last node
+        step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)
+        first = np.flatnonzero(np.diff(step, prepend=-1))
+        whole = union((backward.start[first], np.maximum.reduceat(backward.end, first)))
+        in_backward = contains(whole, begun).tolist()
+    of_ddp: set[Group] = set()
+    if len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)):
+        reducing = [
+            (group, back) for (name, group), back in zip(known, in_backward, strict=True) if name == "all_reduce"
+        ]
+        found_back = _of_data(group for group, back in reducing if back)
+        of_ddp = found_back - {group for group, back in reducing if not back} or found_back
+    of_fsdp: set[Group] = set()
+    ranges = matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)
+    if len(ranges):  # the groups that gather within them
+        inside = contains(t.covering(ranges), begun).tolist()
+        gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
+        of_fsdp = _of_data(group for group, _ in gathering)
+        of_fsdp = {group for group, own in gathering if own} & of_fsdp or of_fsdp
     found = []
     for (name, group), buffer, back in zip(known, is_buffer, in_backward, strict=True):
         use = _use(group)
@@ -312,31 +330,3 @@ def _use(group: Group) -> str:
 def _of_data(groups: Iterable[Group]) -> set[Group]:
     """Return those that are not described as of other than data parallel ranks."""
     return {group for group in groups if _use(group) in ("", "data-parallel")}
-
-
-def _groups_of_ddp(t: Tables, known: Sequence[tuple[str, Group]], in_backward: Sequence[bool]) -> set[Group]:
-    """Return the groups in which DistributedDataParallel reduces."""
-    if not len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)):
-        return set()
-    reducing = [(group, back) for (name, group), back in zip(known, in_backward, strict=True) if name == "all_reduce"]
-    found = _of_data(group for group, back in reducing if back)
-    return found - {group for group, back in reducing if not back} or found
-
-
-def _groups_of_fsdp(t: Tables, known: Sequence[tuple[str, Group]], begun: Rows) -> set[Group]:
-    """Return the groups in which FSDP gathers and scatters."""
-    ranges = matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)
-    inside = contains(t.covering(ranges), begun).tolist()
-    gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
-    found = _of_data(group for group, _ in gathering) if len(ranges) else set()
-    return {group for group, own in gathering if own} & found or found
-
-
-def _in_backward(t: Tables, begun: Rows) -> Mask:
-    """Return which times lie between the first and the last node of a step's backward."""
-    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
-    if not len(backward.start):
-        return np.zeros(len(begun), bool)
-    step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)
-    first = np.flatnonzero(np.diff(step, prepend=-1))
-    return contains(union((backward.start[first], np.maximum.reduceat(backward.end, first))), begun)

@@ -16,8 +16,6 @@ from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
-__all__ = ["Comparison", "compare_ranks", "excess_of", "job_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -161,7 +159,13 @@ def job_of(c: Comparison) -> Job:
 
 def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
     """Return a row for each of the worst ranks, and the names of the collectives whose arrivals they hold."""
-    excess, matches, of_rank = c.lateness.excess, *_of_middle_step(c)
+    excess, matches, of_rank = c.lateness.excess, list[int](), dict[tuple[int, int], float]()
+    if c.matches.num and len(c.times.steps):  # the step in the middle, and how long before the last each rank came
+        number = c.times.steps[len(c.times.steps) // 2]
+        step = c.matches.values([p.step_number for p in c.ranks], c.matches.column(c.ranks, "step"))
+        rank, match, mine = c.matches.rank.tolist(), c.matches.match.tolist(), np.flatnonzero(step == number).tolist()
+        matches = sorted({match[part] for part in mine})[:64]
+        of_rank = {(rank[p], match[p]): float(c.waits.of_part[p]) for p in mine if match[p] <= matches[-1]}
     usual = [float(np.median(known)) if len(known) else None for known in (row[~np.isnan(row)] for row in excess)]
     attributed = c.waits.attributed_ns / max(float(c.waits.attributed_ns.sum()), 1.0)
     order = sorted(range(len(c.ranks)), key=lambda i: (i not in c.lateness.late, -(usual[i] or 0.0), -attributed[i]))
@@ -179,14 +183,3 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
         for i in order[: max(64, len(c.lateness.late))]  # of more late ranks each has one
     )
     return rows, names
-
-
-def _of_middle_step(c: Comparison) -> tuple[list[int], dict[tuple[int, int], float]]:
-    """Return the collectives of the step in the middle, 64 at most, and how long before the last each rank came."""
-    if not c.matches.num or not len(c.times.steps):
-        return [], {}
-    number = c.times.steps[len(c.times.steps) // 2]
-    step = c.matches.values([p.step_number for p in c.ranks], c.matches.column(c.ranks, "step"))
-    rank, match, mine = c.matches.rank.tolist(), c.matches.match.tolist(), np.flatnonzero(step == number).tolist()
-    matches = sorted({match[part] for part in mine})[:64]
-    return matches, {(rank[p], match[p]): float(c.waits.of_part[p]) for p in mine if match[p] <= matches[-1]}

@@ -26,8 +26,6 @@ from diagnose.ranks.speeds import (
 )
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
-__all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
-
 MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
 
 

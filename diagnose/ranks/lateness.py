@@ -17,13 +17,12 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.intervals import among, distinct, quantiles
+from diagnose.model.limits import FEW, PREVAILS
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 from diagnose.tables.thresholds import THRESHOLDS
-
-__all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
 
 _WHAT: tuple[Literal["kernels", "operators"], ...] = ("kernels", "operators")
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
@@ -33,11 +32,9 @@ FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20
 # however few. Hosts that vary reach 0.93 of two ranks (simulated jobs of two ranks that nothing is planted in).
 MIN_AWAITED_SHARE, MIN_SURELY_AWAITED = 2 / 3, 0.95
 MAX_CHANCE_OF_MUCH = 0.02  # that one of equal ranks is waited for in so many steps, where they wait for long
-MIN_LATE_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_RANKS_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
-MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less it may be what own times vary by
 DEVIATION_OF_MEDIAN = 1.4826  # median distance to standard deviation
 MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
 SMALL_SAMPLE_FACTOR = (
@@ -98,15 +95,21 @@ def lateness_of(
             usual[worst] >= least_ns
             and (is_slower or sigmas >= MIN_SIGMAS or by_chance <= MAX_BY_CHANCE)
             and len(late) <= max(1, MAX_LATE_RANKS_SHARE * len(ranks))
-            and (known >= of_most).mean() >= MIN_LATE_STEPS_SHARE
+            # Of the steps: by half of what is usual, by what shows it, or, where calls show it, at all.
+            and (known >= of_most).mean() >= PREVAILS
             and waited >= MIN_WAITED_SHARE * usual[worst]
         ):
+            saved = 0.0  # on average, if the late ones came when the next latest of their role does
+            if equals:
+                both = ~np.isnan(times.own[late]).all(axis=0) & ~np.isnan(times.own[equals]).all(axis=0)
+                latest, following = (np.nanmax(times.own[who][:, both], axis=0) for who in (late, equals))
+                saved = float(np.maximum(latest - following, 0.0).mean()) if both.any() else 0.0
             return replace(
                 found,
                 late=tuple(late),
                 num_late=int((known >= min(half_ns, least_ns)).sum()),
                 late_ns=float(usual[worst]),
-                saved_ns=min(_saved(times.own, late, equals), waited),
+                saved_ns=min(saved, waited),
                 in_turns=False,
                 taking_turns=(),
                 sigmas=float(sigmas),
@@ -126,7 +129,8 @@ def _in_turns(times: Times, waits: Waits, excess: Floats, step_ns: float) -> Lat
     least = 0.1 * float(of_rank.sum())
     turns = tuple(i for n, i in enumerate(order) if of_rank[i] > 0 and (of_rank[i] >= least or n < 2))
     mean_ns = float(waits.attributed.mean()) if waits.attributed.size else 0.0
-    is_much = len(turns) > 1 and mean_ns >= MIN_TURNS_SHARE * step_ns
+    # Of the step, waited by the mean rank: with less it may be what own times vary by.
+    is_much = len(turns) > 1 and mean_ns >= FEW * step_ns
     latest = int(times.begins.argmax())
     late_by, waited = float(times.begins[latest]), float(np.median(np.delete(waits.first, latest)))
     begins_late = waits.first_share >= 0.25 and late_by >= 0.05 * step_ns and late_by >= waited / 2
@@ -153,7 +157,7 @@ def _awaited(waits: Waits, matches: Matches, step_ns: float) -> int | None:
     share, mean_ns = float(waits.attributed_ns[worst] / waited.sum()), float(waited.mean())
     most = waited.argmax(axis=0)[waited.sum(axis=0) > 0]
     by_chance = len(waited) * _chance(int((most == worst).sum()), len(most), 1 / len(waited))
-    is_long = mean_ns >= MIN_TURNS_SHARE * step_ns
+    is_long = mean_ns >= FEW * step_ns
     is_steady = by_chance <= (MAX_CHANCE_OF_MUCH if is_long else MAX_BY_CHANCE) and share >= MIN_AWAITED_SHARE
     is_late = is_steady or (is_long and share >= MIN_SURELY_AWAITED)
     return worst if is_late and mean_ns >= THRESHOLDS.naming_share * step_ns else None
@@ -242,15 +246,3 @@ def _others_wait(waits: Waits, matches: Matches, late: Sequence[int]) -> float:
     others = distinct(matches.rank[among(matches.match, theirs)])
     others = others[~among(others, late)]
     return float(np.median(np.median(waits.all_by_step[others], axis=1))) if len(others) else 0.0
-
-
-def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
-    """Return what a step is shorter on average if the late ones came when the next latest of their role does."""
-    if not equals:
-        return 0.0
-    known = ~np.isnan(own[list(late)]).all(axis=0) & ~np.isnan(own[list(equals)]).all(axis=0)
-    if not known.any():
-        return 0.0
-    latest = np.nanmax(own[list(late)][:, known], axis=0)
-    following = np.nanmax(own[list(equals)][:, known], axis=0)
-    return float(np.maximum(latest - following, 0.0).mean())

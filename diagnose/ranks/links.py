@@ -22,8 +22,6 @@ from diagnose.ranks.profile import Group, RankProfile
 from diagnose.ranks.waits import Waits
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["collective_times", "most_exchanged", "slow_group"]
-
 
 def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
     kind, group = matches.kinds[i], matches.groups[i]

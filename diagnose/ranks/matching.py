@@ -19,8 +19,6 @@ import numpy.typing as npt
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
-__all__ = ["Matches", "match_collectives"]
-
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
 HOST_TOLERANCE_SHARE = 0.15  # … and where threads wait for a core, by as much as 11 ms of 90 on two cores, …
 HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other closely must not be taken for each other
@@ -91,28 +89,21 @@ def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
     """Match the collectives of these ranks; with one rank, or where nothing is shared, there are none."""
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     by_number, rest = _by_number(ranks)
-    shared, num_disagreeing = _agreeing(by_number)
+    shared, num_disagreeing = [], 0
+    for parts in by_number.values():  # what differs in name or size from most with the same number is left out
+        looks = Counter(p.look for p in parts)
+        one_each = {p.rank: p for p in parts if p.look == looks.most_common(1)[0][0]}
+        num_disagreeing += len(parts) - len(one_each)
+        shared.append(list(one_each.values()))
     # Of the step: ranks whose ends lie further apart do not share what their numbers say they do.
     shared = _not_apart(shared, 0.1 * step_ns)
-    for parts in rest.values():
-        shared += _by_ends(parts, _tolerance(ranks, parts, step_ns))
+    for of_rank in rest.values():
+        shared += _by_ends(of_rank, _tolerance(ranks, of_rank, step_ns))
     kept: dict[bool, list[list[_Part]]] = {True: [], False: []}
     for parts_of_one in shared:
         if len(parts_of_one) > 1:
             kept[_is_given(ranks, parts_of_one)].append(parts_of_one)
     return _matches(ranks, kept[True], kept[False], num_disagreeing)
-
-
-def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, int]]:
-    """Yield each collective of each rank with its group, its number there and the number of its step."""
-    for i, p in enumerate(ranks):
-        c = p.collectives
-        looks = [_look(kind) for kind in p.kinds]
-        columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
-        for row, (kind, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
-            of = p.kinds[kind]
-            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, of, looks[kind])
-            yield part, p.groups[of.group], sequence, int(p.step_number[step])
 
 
 def _by_number(
@@ -121,37 +112,27 @@ def _by_number(
     """Divide into what a number in a group identifies, and by group what has to be laid over each other, by step."""
     numbered: dict[_Key, list[_Part]] = defaultdict(list)
     rest: dict[_Key, dict[int, list[tuple[int, _Part]]]] = defaultdict(lambda: defaultdict(list))
-    for part, group, sequence, step in _parts(ranks):
-        kind = part.kind
-        pair = (min(kind.source, kind.target), max(kind.source, kind.target)) if kind.name in _PAIR else ()
-        where: _Key = (group.name, group.members or group.size, *pair)
-        if sequence >= 0 and group.name:
-            key: _Key = (*where, kind.name in _PAIR, sequence)
-            numbered[key].append(part)
-        else:
-            rest[where][part.rank].append((step, part))
+    for i, p in enumerate(ranks):
+        c, looks, groups = p.collectives, list(map(_look, p.kinds)), [p.groups[kind.group] for kind in p.kinds]
+        columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
+        for row, (k, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
+            kind, group = p.kinds[k], groups[k]
+            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, kind, looks[k])
+            pair = (min(kind.source, kind.target), max(kind.source, kind.target)) if kind.name in _PAIR else ()
+            where: _Key = (group.name, group.members or group.size, *pair)
+            if sequence >= 0 and group.name:
+                key: _Key = (*where, kind.name in _PAIR, sequence)
+                numbered[key].append(part)
+            else:
+                rest[where][i].append((int(p.step_number[step]), part))
     return numbered, rest
-
-
-def _agreeing(by_number: dict[_Key, list[_Part]]) -> tuple[list[list[_Part]], int]:
-    """Drop parts that differ in name or size from most of those with the same number."""
-    shared, wrong = [], 0
-    for parts in by_number.values():
-        looks = [p.look for p in parts]
-        most = max(set(looks), key=looks.count)
-        one_each = {p.rank: p for p, look in zip(parts, looks, strict=True) if look == most}
-        wrong += len(parts) - len(one_each)
-        shared.append(list(one_each.values()))
-    return shared, wrong
 
 
 def _look(kind: CollectiveKind) -> _Key:
     """Return what equal parts of one collective have in common."""
     if kind.name in _PAIR:
         return ("pair", max(kind.num_bytes, kind.num_bytes_out))
-    if kind.name in _SIZES_DIFFER:
-        return (kind.name,)
-    return (kind.name, kind.num_bytes)
+    return (kind.name,) if kind.name in _SIZES_DIFFER else (kind.name, kind.num_bytes)
 
 
 def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:

@@ -27,7 +27,7 @@ from diagnose.model.intervals import (
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
 from diagnose.ranks.profile import COMMUNICATION, PHASES, CauseTraits, Collectives, LineTime, RankProfile, Speeds
-from diagnose.tables import Tables, device
+from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import ready_share
@@ -36,8 +36,6 @@ from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.stages import of_tasks
 from diagnose.text.plain_text import middle
-
-__all__ = ["profile_of"]
 
 MIN_WAITING_CALL_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
@@ -65,6 +63,7 @@ def profile_of(
         _, rest = hidden_by(union(t.occupancy.compute, *own.values()), c.start, c.end)
         c = replace(c, unlaunched=c.alone - rest)
     computing = t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else np.empty(0, np.intp)
+    launched = ~(t.tasks.is_collective | t.tasks.is_copy) & (t.tasks.launch >= 0)
     (kernels, kernel_names), leaves, spec = _speeds(t, computing), _leaves(t), gpu_spec(t)
     info, clocks = t.capture.info, [each for gpu in gpu_rows(t) if (each := clocks_of(gpu)) is not None]
     of_host = {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in (*PHASES, traits.copies)}
@@ -96,7 +95,7 @@ def profile_of(
         kernels=kernels,
         kernel_names=tuple(middle(name.removeprefix("void "), 80) for name in kernel_names),  # templates have thousands
         operators=_speeds(t, leaves)[0],
-        blocks=_blocks(t),
+        blocks=float(np.maximum(t.trace.events.grid[t.tasks.row[launched]].astype(np.int64), 0).sum()) / t.steps.num,
         elements=_elements(t, leaves),
         lines=tuple(_lines(t, of_host)),
         ready_share=ready_share(t),
@@ -170,12 +169,6 @@ def _speeds(t: Tables, rows: Rows) -> tuple[Speeds, list[str]]:
     return speeds, [t.trace.names[i] for i in top[order].tolist()]
 
 
-def _blocks(t: Tables) -> float:
-    """Return how many blocks of threads the kernels that a step launches run, 0 where that was not recorded."""
-    computes = ~(t.tasks.is_collective | t.tasks.is_copy) & (t.tasks.launch >= 0)
-    return float(np.maximum(t.trace.events.grid[t.tasks.row[computes]].astype(np.int64), 0).sum()) / t.steps.num
-
-
 def _elements(t: Tables, operators: Rows) -> float:
     """Return how many elements the inputs of a step's operators have, 0 where shapes were not recorded."""
     shapes = t.trace.events.shapes[operators]
@@ -231,7 +224,7 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     # Of the window: less is not worth it to ask all rules once more.
     if total(late) < 0.002 * (t.steps.window[1] - t.steps.window[0]):
         return {}
-    without = of_tasks(t, _computing(t.tasks))
+    without = of_tasks(t, t.tasks.chosen(~t.tasks.is_collective))
     late = intersect(late, without.gaps.unlaunched())
     causes = without.causes
     rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}
@@ -239,22 +232,9 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     return {rule: part for rule, part in found.items() if len(part.start)}
 
 
-def _computing(tasks: device.Tasks) -> device.Tasks:
-    mine = ~tasks.is_collective
-    return device.Tasks(
-        row=tasks.row[mine],
-        start=tasks.start[mine],
-        end=tasks.end[mine],
-        stream=tasks.stream[mine],
-        launch=tasks.launch[mine],
-        is_collective=tasks.is_collective[mine],
-        is_copy=tasks.is_copy[mine],
-    )
-
-
 def _before_launches(t: Tables) -> Intervals:
     """Return from each end of computing to the launch of the next task, but where the host woke with a collective."""
-    tasks, events = _computing(t.tasks), t.trace.events
+    tasks, events = t.tasks.chosen(~t.tasks.is_collective), t.trace.events
     if not len(tasks.row):
         return EMPTY
     known = tasks.launch >= 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, get_args
 
 import msgspec
 import numpy as np
@@ -22,26 +22,9 @@ from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
-__all__ = [
-    "COMMUNICATION",
-    "NO_COLLECTIVES",
-    "PHASES",
-    "CauseTraits",
-    "CollectiveKind",
-    "Collectives",
-    "Group",
-    "JobProfile",
-    "LineTime",
-    "RankProfile",
-    "Speeds",
-    "traits_of",
-]
-
-FORMAT: Final = 2  # of the bytes; a reader of another format refuses them
-MAX_PROFILE_BYTES: Final = 64 << 20  # unpacked; 100,000 collectives take 4 MB
+FORMAT: Final = 3  # of the bytes; a reader of another format refuses them
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
-_Packed = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,24 +180,49 @@ class RankProfile:
 
     def to_bytes(self) -> bytes:
         """Return the profile packed: 2 to 10 kB for some hundred collectives."""
-        return zlib.compress(msgspec.msgpack.encode((FORMAT, _packed(self))), 6)
+        packed = (FORMAT, utf8(self.path), replace(self, path=""))
+        return zlib.compress(msgspec.msgpack.encode(packed, enc_hook=_packed), 6)
 
     @classmethod
-    def from_bytes(cls, data: bytes, max_bytes: int = MAX_PROFILE_BYTES) -> RankProfile:
+    def from_bytes(cls, data: bytes, max_bytes: int = 64 << 20) -> RankProfile:
         """Return the profile that ``to_bytes`` packed; ``max_bytes`` is what it may take unpacked.
+
+        100,000 collectives take 4 MB.
 
         Raises:
             InputError: these are other bytes, damaged, or of another version.
         """
+        decode = msgspec.msgpack.decode
         try:
-            version, packed = msgspec.msgpack.decode(inflate(data, max_bytes))
-            if version == FORMAT:
-                return _checked(_unpacked(packed))
-        except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            version, *rest = decode(inflate(data, max_bytes), type=list[msgspec.Raw])
+            if (number := decode(version)) == FORMAT:
+                path, profile = text_of(decode(rest[0])), decode(rest[1], type=cls, dec_hook=_array)
+                if isinstance(path, str) and profile.fits:
+                    return replace(profile, path=path)
+                raise ValueError("its parts do not fit each other")
+        except (msgspec.DecodeError, ValueError, TypeError, LookupError, RecursionError):
             raise InputError("The summary of a rank is damaged. Make it again from the trace.") from None
         raise InputError(
-            f"The summary of a rank was made by another version of diagnose (format {version!r:.20}, not {FORMAT}). "
+            f"The summary of a rank was made by another version of diagnose (format {number!r:.20}, not {FORMAT}). "
             "Make it again from the trace."
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the columns fit each other, as those of another process may not."""
+        c, num = self.collectives, self.num_steps
+        parallel = [
+            (self.step_number, self.step_begin, self.step_end, self.bounds),
+            *(tuple(getattr(each, f.name) for f in fields(each)) for each in (c, self.kernels, self.operators)),
+        ]
+        return bool(
+            all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
+            and self.spent.shape == (len(self.causes), num + 1)
+            and len(self.host_time) in (0, num)
+            and len(self.kernel_names) in (0, len(self.kernels.name))
+            and (not len(self.beside) or self.beside.shape == self.spent.shape)
+            and ((c.kind >= 0) & (c.kind < len(self.kinds)) & (c.step >= 0) & (c.step < num)).all()
+            and all(0 <= kind.group < len(self.groups) for kind in self.kinds)
         )
 
 
@@ -236,87 +244,20 @@ class JobProfile:
 
 
 def _packed(value: Any) -> Any:
-    """Return nested tuples, dicts and bytes for dataclasses and arrays."""
-    if isinstance(value, np.ndarray):
-        # Differences of neighbours in the narrowest type that holds them.
-        values = value
-        flat = values.astype(np.int64).ravel()
-        steps = np.diff(flat, prepend=0)
-        least, most = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-        narrow = next(t for t in ("<i1", "<i2", "<i4", "<i8") if np.iinfo(t).min <= least and most <= np.iinfo(t).max)
-        return {"shape": list(values.shape), "type": narrow, "data": steps.astype(narrow).tobytes()}
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return [_packed(each) for each in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {f.name: _packed(getattr(value, f.name)) for f in fields(value)}
-    return value.item() if isinstance(value, np.generic) else utf8(value)
+    """Return an array as the differences of neighbours in the narrowest type that holds them; a number as Python's."""
+    if not isinstance(value, np.ndarray):
+        return value.item()
+    steps = np.diff(value.astype(np.int64).ravel(), prepend=0)
+    least, most = int(steps.min(initial=0)), int(steps.max(initial=0))
+    narrow = next(t for t in ("<i1", "<i2", "<i4", "<i8") if np.iinfo(t).min <= least and most <= np.iinfo(t).max)
+    return {"shape": list(value.shape), "type": narrow, "data": steps.astype(narrow).tobytes()}
 
 
-def _array(packed: _Packed, kind: type[np.integer[Any]] = np.int64) -> npt.NDArray[Any]:
+def _array(kind: Any, packed: dict[str, Any]) -> npt.NDArray[Any]:
+    """Return the array that ``_packed`` packed, of the type that its field is annotated with."""
     steps = np.frombuffer(packed["data"], packed["type"]).astype(np.int64)
-    values: npt.NDArray[Any] = np.cumsum(steps).reshape(packed["shape"]).astype(kind)
+    values: npt.NDArray[Any] = np.cumsum(steps).reshape(packed["shape"]).astype(get_args(get_args(kind)[1])[0])
     return values
-
-
-def _unpacked(packed: _Packed) -> RankProfile:
-    c = packed["collectives"]
-    known = {f.name for f in fields(RankProfile)}
-    built: _Packed = {
-        k: _array(packed[k])
-        for k in ("step_number", "step_begin", "step_end", "bounds", "host_time", "spent", "beside")
-    }
-    built |= {k: _speeds(packed[k]) for k in ("kernels", "operators")}
-    built |= {k: tuple(packed[k]) for k in ("window", "causes", "notes")}
-    built["kernel_names"] = tuple(packed.get("kernel_names", ()))
-    built["path"] = text_of(packed["path"])
-    built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
-    built["groups"] = tuple(Group(**{**g, "members": tuple(g["members"])}) for g in packed["groups"])
-    built["kinds"] = tuple(CollectiveKind(**k) for k in packed["kinds"])
-    built["lines"] = tuple(LineTime(**line) for line in packed.get("lines", ()))
-    built["collectives"] = Collectives(
-        *(_array(c[k], np.int32) for k in ("kind", "step")),
-        *(_array(c[k]) for k in ("sequence", "start", "length", "covered", "alone", "hidden", "queued", "unlaunched")),
-    )
-    return RankProfile(**{k: v for k, v in packed.items() if k in known} | built)
-
-
-def _checked(p: RankProfile) -> RankProfile:
-    """Return a profile whose columns fit each other.
-
-    Raises:
-        ValueError: they do not.
-    """
-    c, num = p.collectives, p.num_steps
-    speeds = [(s.name, s.count, s.total_ns) for s in (p.kernels, p.operators)]
-    parallel = [
-        (p.step_number, p.step_begin, p.step_end, p.bounds),
-        tuple(getattr(c, f.name) for f in fields(c)),
-        *speeds,
-    ]
-    fits = (
-        all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
-        and p.spent.shape == (len(p.causes), num + 1)
-        and len(p.host_time) in (0, num)
-        and len(p.kernel_names) in (0, len(p.kernels.name))
-        and (not len(p.beside) or p.beside.shape == p.spent.shape)
-        and _below(c.kind, len(p.kinds))
-        and _below(c.step, num)
-        and all(0 <= kind.group < len(p.groups) for kind in p.kinds)
-        and len(p.window) == 2
-        and isinstance(p.rank, int)
-        and all(isinstance(text, str) for text in (p.path, p.run_id, p.host, *p.causes, *p.notes, *p.kernel_names))
-    )
-    if not fits:
-        raise ValueError("its columns do not fit each other")
-    return p
-
-
-def _below(rows: npt.NDArray[np.int32], num: int) -> bool:
-    return not len(rows) or (int(rows.min()) >= 0 and int(rows.max()) < num)
-
-
-def _speeds(packed: _Packed) -> Speeds:
-    return Speeds(*(_array(packed[k]) for k in ("name", "count", "total_ns")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,21 +22,6 @@ from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile
 from diagnose.ranks.waits import Times
 
-__all__ = [
-    "Collective",
-    "Less",
-    "Part",
-    "Replayed",
-    "Schedule",
-    "Step",
-    "in_buckets",
-    "overlapped",
-    "replay_steps",
-    "replayed",
-    "schedule_of",
-    "without_excess",
-]
-
 BACKWARD = PHASES[1]
 _BUCKET = "ddp-bucket"
 _SERVING = {  # of what is exchanged under these names, what can be overlapped: the rest is needed at once
@@ -307,34 +292,22 @@ def in_buckets(recorded: Schedule, num_bytes: float) -> tuple[Schedule, Schedule
         sizes += [float(c.kind.num_bytes) for c in buckets]
         transfers += [c.transfer_ns for c in buckets]
     rate = bandwidth_of(np.array(sizes), np.array(transfers))
-    as_recorded = replace(recorded, steps=tuple(_at_rate(step, rate) for step in recorded.steps))
-    resized = replace(recorded, steps=tuple(_resized(step, num_bytes, rate) for step in recorded.steps))
-    return as_recorded, resized
+    as_recorded, resized = [], []
+    for step in recorded.steps:
+        buckets = [c for c in step.collectives if _is_bucket(c)]
+        others = [c for c in step.collectives if not _is_bucket(c)]
+        timed = {id(c): c._replace(transfer_ns=transfer_ns(c.kind.num_bytes, rate)) for c in buckets}
+        as_recorded.append(replace(step, collectives=tuple(timed.get(id(c), c) for c in step.collectives)))
+        by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
+        for c in buckets:
+            by_group[tuple(p.rank for p in c.parts)].append(c)
+        new = [bucket for group in by_group.values() for bucket in _of_size(step, group, num_bytes, rate)]
+        resized.append(replace(step, collectives=tuple(_merged(others, new))))
+    return replace(recorded, steps=tuple(as_recorded)), replace(recorded, steps=tuple(resized))
 
 
 def _is_bucket(c: Collective) -> bool:
     return c.kind.purpose == _BUCKET and c.kind.num_bytes > 0
-
-
-def _at_rate(step: Step, rate: float) -> Step:
-    """Return a step whose buckets take their bytes at the rate."""
-    return replace(
-        step,
-        collectives=tuple(
-            c._replace(transfer_ns=transfer_ns(c.kind.num_bytes, rate)) if _is_bucket(c) else c
-            for c in step.collectives
-        ),
-    )
-
-
-def _resized(step: Step, bucket_bytes: float, rate: float) -> Step:
-    """Return a step with buckets of another size."""
-    by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
-    for c in step.collectives:
-        if _is_bucket(c):
-            by_group[tuple(p.rank for p in c.parts)].append(c)
-    resized = [bucket for group in by_group.values() for bucket in _of_size(step, group, bucket_bytes, rate)]
-    return replace(step, collectives=tuple(_merged([c for c in step.collectives if not _is_bucket(c)], resized)))
 
 
 def _of_size(step: Step, buckets: Sequence[Collective], bucket_bytes: float, rate: float) -> Iterator[Collective]:

@@ -10,8 +10,6 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.ranks.profile import RankProfile
 
-__all__ = ["MAX_COUNT_APART", "MIN_SLOWER", "MIN_SURELY_SLOWER", "input_ratio", "slower", "slower_kernel"]
-
 MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
 MIN_SURELY_SLOWER = 1.15  # beyond it, as some vary more
 MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything", nor one among others

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
 
-__all__ = ["MAX_LISTED", "Usable", "in_order", "listed", "usable"]
-
 MAX_LISTED = 8
 MAX_CLOCKS_APART_NS = 60_000_000_000  # of two hosts without a common time server
 
@@ -25,7 +23,14 @@ class Usable(NamedTuple):
 def usable(job: JobProfile) -> Usable:
     """Divide a job's profiles into what can be compared and what is named in `trust`."""
     notes = list(job.missing)
-    ranks = _same_steps(_one_each(_one_job(job.ranks, notes), notes), notes)
+    kept = list(job.ranks)
+    # What was recorded in another run, or in a job of another size, than most is left out.
+    for attribute, what in (("run_id", "another run"), ("world_size", "a job of another size")):
+        known = Counter(filter(None, (getattr(p, attribute) for p in kept))).most_common(1)
+        other = [p for p in kept if getattr(p, attribute) not in ("", *(most for most, _ in known))]
+        notes += [f"{p.path or f'Rank {p.rank}'} is of {what} and was left out of the comparison." for p in other]
+        kept = [p for p in kept if p not in other]
+    ranks = _same_steps(_one_each(kept, notes), notes)
     size, given = max((p.world_size for p in ranks), default=0), {p.rank for p in job.ranks}
     absent = sorted(set(range(size if size <= 1 << 16 else 0)) - given)
     if absent and len(given) > 1:
@@ -55,17 +60,6 @@ def in_order(numbers: Sequence[int | str]) -> str:
     return f"{', '.join(shown)} and {last}" if shown else last
 
 
-def _one_job(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile]:
-    """Leave out what was recorded in another run, or in a job of another size, than most."""
-    kept = list(ranks)
-    for attribute, what in (("run_id", "another run"), ("world_size", "a job of another size")):
-        known = Counter(filter(None, (getattr(p, attribute) for p in kept))).most_common(1)
-        other = [p for p in kept if getattr(p, attribute) not in ("", *(most for most, _ in known))]
-        notes += [f"{p.path or f'Rank {p.rank}'} is of {what} and was left out of the comparison." for p in other]
-        kept = [p for p in kept if p not in other]
-    return kept
-
-
 def _one_each(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile]:
     """Keep of two files of one rank the one that agrees with the other ranks, or else the fuller one."""
     num = Counter(p.rank for p in ranks)
@@ -87,19 +81,18 @@ def _agreement(p: RankProfile, others: Sequence[RankProfile]) -> list[int]:
     def looks(p: RankProfile) -> set[tuple[str, int]]:
         return {(kind.name, p.groups[kind.group].size) for kind in p.kinds}
 
+    def at_once(other: RankProfile) -> bool:
+        """Return whether both windows overlap by the wall clock, as far as that is known and clocks agree."""
+        if not p.epoch_ns or not other.epoch_ns:
+            return True
+        later = max(p.window[0] + p.epoch_ns, other.window[0] + other.epoch_ns)
+        return later <= min(p.window[1] + p.epoch_ns, other.window[1] + other.epoch_ns) + MAX_CLOCKS_APART_NS
+
     return [
         sum(not set(p.step_number.tolist()).isdisjoint(o.step_number.tolist()) for o in others),
-        sum(_at_once(p, o) for o in others),
+        sum(at_once(o) for o in others),
         sum(looks(p) == looks(o) for o in others),
     ]
-
-
-def _at_once(p: RankProfile, other: RankProfile) -> bool:
-    """Return whether two windows overlap by the wall clock, if it is known, as far apart as clocks of hosts may be."""
-    if not p.epoch_ns or not other.epoch_ns:
-        return True
-    later = max(p.window[0] + p.epoch_ns, other.window[0] + other.epoch_ns)
-    return later <= min(p.window[1] + p.epoch_ns, other.window[1] + other.epoch_ns) + MAX_CLOCKS_APART_NS
 
 
 def _same_steps(ranks: list[RankProfile], notes: list[str]) -> list[RankProfile]:

@@ -13,18 +13,6 @@ from diagnose.model.intervals import distinct, grouped
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
-__all__ = [
-    "Times",
-    "Waits",
-    "blamed",
-    "equals_of",
-    "median_of_others",
-    "roles_of",
-    "times_of",
-    "waits_of",
-    "with_hosts",
-]
-
 MIN_LEVELLED_SHARE = 0.25  # … where it waits for so much of what it is ahead by, and not for members of a small group
 MIN_FOLLOWED_SHARE = (
     0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them

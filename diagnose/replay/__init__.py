@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diagnose.replay.build import build
+from diagnose.replay.build import build, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Edge, Graph, Times, Transform
-from diagnose.replay.predict import Predicted, predict, replay_base, unchanged
+from diagnose.replay.predict import Predicted, predict, unchanged
 from diagnose.replay.simulate import CriticalPath, critical_path, shares, simulate
 from diagnose.replay.transforms import drop_waits, scale_host, scale_kernels, typical_delays
 

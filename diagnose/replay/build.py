@@ -9,17 +9,16 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import among, distinct, total
+from diagnose.model.limits import CALL_NS
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.graph import Edge, Graph, Times, usual_delay
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.transforms import typical_delays
 from diagnose.replay.waits import (
-    AWAITED,
-    CALL_NS,
     LATE_NS,
     MARGIN_NS,
-    MARK,
     Points,
+    Sort,
     awaited,
     collective_inputs,
     find_points,
@@ -30,17 +29,11 @@ from diagnose.replay.waits import (
 )
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
-from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
+from diagnose.tables.gaps import MIN_DELAYS, MIN_LATENCY_NS, launches_unlinked
 from diagnose.tables.lost import graph_holes
 from diagnose.tables.stages import of_steps
 from diagnose.text.numbers import percent
 
-__all__ = [
-    "MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "MAX_TASKS", "ReplayBase", "build", "graph_of",
-    "replay_base", "step_subset", "unreplayable",
-]  # fmt: skip
-
-MIN_STREAM_DELAYS = 5  # delays of a kind that tell the usual one
 STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
 
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
@@ -79,12 +72,16 @@ def build(t: Tables) -> Graph:
     guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - t.late_by))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
-    src, dst, kind = _with_roots(src, dst, kind, len(rank))
+    alone = np.ones(len(rank), bool)  # a node without a dependency has one on the begin of the window
+    alone[0] = alone[dst] = False
+    loose = np.flatnonzero(alone)
+    src, dst = np.concatenate([src, np.zeros(len(loose), np.intp)]), np.concatenate([dst, loose])
+    kind = np.concatenate([kind, np.full(len(loose), Edge.BEFORE)]).astype(np.int8)
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
     blocked = (kind == Edge.CALL) & among(nodes.row[dst], t.full_queue.calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
-    marks = np.flatnonzero(points.sort == MARK) + 1
+    marks = np.flatnonzero(points.sort == Sort.MARK) + 1
     return Graph(
         row=nodes.row[order],
         is_task=nodes.is_task[order],
@@ -128,10 +125,10 @@ def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) ->
     host = (kind == Edge.THREAD) | (kind == Edge.HANDOFF)
     np.maximum.at(latest, dst[host], nodes.end[src[host]])
     segment = np.zeros(len(nodes.row), bool)
-    segment[1 : len(points.sort) + 1] = points.sort != AWAITED
+    segment[1 : len(points.sort) + 1] = points.sort != Sort.AWAITED
     starts: Ints = np.where(segment, latest, nodes.start)
     frees = t.freeing_calls
-    ends = np.flatnonzero(points.sort == AWAITED) + 1
+    ends = np.flatnonzero(points.sort == Sort.AWAITED) + 1
     ends = ends[among(nodes.row[ends], frees.calls)]
     starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]
     return starts
@@ -147,7 +144,12 @@ def _edges(t: Tables, points: Points) -> Columns:
     given = np.flatnonzero(passed >= 0)
     ahead = _before_on_stream(tasks)
     behind = np.flatnonzero(ahead >= 0)
-    launched, launch = _launches(points, tasks.launch)
+    # Of each task whose launch lies in the window the point of that; one launch may have many tasks.
+    called = np.flatnonzero((points.sort != Sort.AWAITED) & (points.row >= 0))
+    order = called[np.argsort(points.row[called], kind="stable")]
+    at = np.searchsorted(points.row[order], tasks.launch)
+    inside = np.append(points.row[order], -2)[at] == tasks.launch
+    launched, launch = np.flatnonzero(inside), order[at[inside]]
     waited, ended = awaited(t, points)
     recorded = recorded_events(t)
     allowed = np.full(len(tasks.row), t.steps.window[0])
@@ -159,7 +161,7 @@ def _edges(t: Tables, points: Points) -> Columns:
     inferred = inferred_events(t, late, allowed)
     given_room = room_given(t, late[~among(late, inferred[1])])
     parts = [
-        (before, host, np.where(points.sort == AWAITED, Edge.CALL, Edge.THREAD)),
+        (before, host, np.where(points.sort == Sort.AWAITED, Edge.CALL, Edge.THREAD)),
         (passed[given] + 1, given + 1, Edge.HANDOFF),
         (ahead[behind] + first, behind + first, Edge.STREAM),
         (launch + 1, launched + first, Edge.LAUNCH),
@@ -200,30 +202,6 @@ def _previous(lane: Ints) -> Rows:
     return found
 
 
-def _launches(points: Points, launch: npt.NDArray[np.int32]) -> tuple[Rows, Rows]:
-    """Return (task, point) for each task whose launch lies in the window; one launch may have many tasks."""
-    called = np.flatnonzero((points.sort != AWAITED) & (points.row >= 0))
-    order = called[np.argsort(points.row[called], kind="stable")]
-    rows = points.row[order]
-    at = np.searchsorted(rows, launch)
-    inside = at < len(rows)
-    inside[inside] = rows[at[inside]] == launch[inside]
-    return np.flatnonzero(inside), order[at[inside]]
-
-
-def _with_roots(src: Rows, dst: Rows, kind: npt.NDArray[np.int8], num: int) -> Columns:
-    """Give every node without a dependency one on the begin of the window."""
-    alone = np.ones(num, bool)
-    alone[dst] = False
-    alone[0] = False
-    loose = np.flatnonzero(alone)
-    return (
-        np.concatenate([src, np.zeros(len(loose), np.intp)]),
-        np.concatenate([dst, loose]),
-        np.concatenate([kind, np.full(len(loose), Edge.BEFORE)]).astype(np.int8),
-    )
-
-
 def _delays(
     dst: Rows, kind: npt.NDArray[np.int8], slack: npt.NDArray[np.float64], launch_latency: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
@@ -242,7 +220,7 @@ def _delays(
     for each in distinct(kind).tolist():
         known = slack[binding & (kind == each)]
         usual[each] = usual_delay(known)
-        if each == Edge.STREAM and len(known) < MIN_STREAM_DELAYS:  # hardly any task followed another one at once
+        if each == Edge.STREAM and len(known) < MIN_DELAYS:  # hardly any task followed another one at once
             usual[each] = min(usual[each], STREAM_NS)
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding
 
@@ -257,7 +235,6 @@ MAX_ERROR_TO_PREDICT = 0.1
 MAX_ERROR_TO_RELY = 0.03
 MAX_HOLES = 0.03  # of the window, beside unrecorded nodes of graphs; as much as an error that is relied on
 MAX_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
-MAX_REPLAYED_STEPS = 10  # as many as a capture records: what comes in one step of ten is among them
 
 
 class ReplayBase(NamedTuple):
@@ -296,12 +273,18 @@ def replay_base(t: Tables) -> ReplayBase:
         owner, times = owners(part, graph), simulate(graph)
         usual = simulate(typical_delays(graph)).window_ns
         error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
+        why_not = unreplayable(t)
+        if error > MAX_ERROR_TO_PREDICT and not why_not:
+            why_not = (
+                f"Replayed with usual delays the step comes out {percent(error, 0)} off: the trace does not show what "
+                "its tasks waited for, so what changes save is bounded, not replayed."
+            )
         is_hostless = t.device_id >= 0 and launches_unlinked(t.tasks) and error <= MAX_ERROR_TO_PREDICT
         period = period_ns(graph, times, owner)
         mean = times.window_ns / part.steps.num
         is_uneven = period > 0 and abs(mean / period - 1) > MAX_ERROR_TO_PREDICT
         period = mean if is_uneven else period
-        return ReplayBase(part, graph, times, owner, period, error, _why_not(t, error), is_uneven, is_hostless)
+        return ReplayBase(part, graph, times, owner, period, error, why_not, is_uneven, is_hostless)
 
     return t.cached("replay base", make)
 
@@ -325,47 +308,28 @@ def unreplayable(t: Tables) -> str:
     return ""
 
 
-def _why_not(t: Tables, error: float) -> str:
-    if error > MAX_ERROR_TO_PREDICT:
-        return unreplayable(t) or (
-            f"Replayed with usual delays the step comes out {percent(error, 0)} off: the trace does not show what its "
-            "tasks waited for, so what changes save is bounded, not replayed."
-        )
-    return unreplayable(t)
-
-
 def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     """Return tables of consecutive steps with at most so many tasks, all of them where they are few; never none.
 
     The steps are those around the typical one. Work that was queued before them is left out: the window
     begins when the device is done with it, and ends with the last task that they launched.
     """
-    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), MAX_REPLAYED_STEPS)
+    # As many as a capture records: what comes in one step of ten is among them.
+    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), 10)
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)
-    return _chosen(t, first, first + num)
-
-
-def _chosen(t: Tables, first: int, last: int) -> Tables:
+    last = first + num
     begin, finish = int(t.steps.start[first]), int(t.steps.end[last - 1])
-    tasks, launch = t.tasks, t.tasks.launch
-    queued = np.where(launch >= 0, t.trace.events.start[launch], tasks.start)
+    tasks = t.tasks
+    queued = np.where(tasks.launch >= 0, t.trace.events.start[tasks.launch], tasks.start)
     mine = (queued >= begin) & (queued < finish)
     if not mine.any():
         return t
     before = tasks.end[queued < begin]
     window_start = max(begin, int(before.max())) if len(before) and before.max() > begin else begin
     window_start = min(window_start, int(tasks.start[mine].min()))
-    kept = Tasks(
-        row=tasks.row[mine],
-        start=tasks.start[mine],
-        end=tasks.end[mine],
-        stream=tasks.stream[mine],
-        launch=launch[mine],
-        is_collective=tasks.is_collective[mine],
-        is_copy=tasks.is_copy[mine],
-    )
+    kept = tasks.chosen(mine)
     steps = t.steps._replace(
         start=t.steps.start[first:last],
         end=t.steps.end[first:last],

@@ -16,6 +16,7 @@ from diagnose.model.arrays import Floats, Ints
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered
+from diagnose.model.limits import MIN_RECURRENCES
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.model.statistics import mean_error
 from diagnose.replay.build import replay_base
@@ -28,12 +29,6 @@ from diagnose.tables.run_steps import MIN_RUN_STEPS as MIN_PLAIN
 from diagnose.tables.run_steps import PLAIN, usable_steps
 from diagnose.text.numbers import percent
 
-__all__ = [
-    "EXACT", "MAX_ERROR", "MAX_GAIN", "MAX_GAIN_MOVED", "MIN_COST_STEPS", "REST_GAINS", "CostError", "Effect",
-    "cost_error", "effect_of_share", "effect_of_tasks", "limit_of",
-]  # fmt: skip
-
-MIN_COST_STEPS = 3  # whose costs differ: the quantile for two is 12.7 standard errors, which states nothing
 # Without a device: what the rest of the step gains at most where what is gone no longer takes its caches and pages, as
 # a share of the rest, and of what is saved. Of twelve repaired fixtures the rest took 0 to 43 % less
 # (evaluation/pages/pairs.md). What is only done elsewhere takes most of them all the same.
@@ -56,14 +51,15 @@ def cost_error(t: Tables, finding: Finding, cause: Cause, bare_ns: float, *, is_
     """Return by which shares a finding may cost less or more per step than the recorded steps show, 95 %.
 
     ``bare_ns`` is the step without what recording cost. Loading on the training thread is timed in steps without the
-    profiler too: what it takes of those is within both ends. Nothing is known of fewer than `MIN_COST_STEPS` steps.
+    # Whose costs differ: the quantile for two is 12.7 standard errors, which states nothing.
+    profiler too: what it takes of those is within both ends. Nothing is known of fewer than `MIN_RECURRENCES` steps.
     ``is_moved``: what the finding is about is done elsewhere, and not gone.
     """
     part = replay_base(t).t
     if finding.share is not None or finding.lost_ns <= 0:
         return EXACT
     sampled = 0.0
-    if part.steps.num >= MIN_COST_STEPS:
+    if part.steps.num >= MIN_RECURRENCES:
         edges = np.append(part.steps.start, part.steps.window_end)
         # The time of each step that the finding's rule accounts for: without the device, or without work.
         rows = t.causes.of(finding.rule)

@@ -8,20 +8,14 @@ blocking call's end is never stored: it follows from what the call waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
-
-__all__ = ["Edge", "EdgeRows", "Graph", "Times", "Transform", "usual_delay"]
-
-T = TypeVar("T")
-
-MIDDLE = (0.1, 0.9)  # of the delays of a kind: those between count as usual
 
 
 class Edge(IntEnum):
@@ -39,11 +33,11 @@ class Edge(IntEnum):
     ROOM = 9  # a kernel that fills the device -> a task of another stream, which starts in its last wave
 
 
-EdgeRows: TypeAlias = npt.NDArray[np.int32]  # several graphs of a trace are kept at a time
+EdgeRows: TypeAlias = npt.NDArray[np.int32]
 
 
 class Incoming(NamedTuple):
-    """The edges by the node that they lead to: what does not change where only times do."""
+    """The edges by the node that they lead to."""
 
     order: EdgeRows  # the edges, those to one node beside each other
     first: EdgeRows  # of each node, where its edges begin in ``order``
@@ -54,25 +48,6 @@ class Incoming(NamedTuple):
     def latest(self, allowed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the largest value among the edges of each node that has some; one value an edge is given."""
         return np.asarray(np.maximum.reduceat(allowed[self.order], self.first[self.num > 0]))
-
-
-class _Known(NamedTuple):
-    """What follows from edges alone, and these."""
-
-    src: Rows
-    dst: Rows
-    made: object
-
-
-def _incoming(graph: Graph) -> Incoming:
-    num, dst = len(graph), graph.dst
-    order = np.argsort(dst, kind="stable").astype(np.int32)
-    edges = np.bincount(dst, minlength=num).astype(np.int32)
-    first = np.cumsum(edges, dtype=np.int32) - edges
-    edge = np.append(order, np.int32(len(order)))
-    one, two = (np.where(edges > i, edge[np.minimum(first + i, len(order))], edge[-1]) for i in (0, 1))
-    further = order[np.arange(len(order), dtype=np.int32) - first[dst[order]] > 1]
-    return Incoming(order, first, edges, (one, two), further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +68,6 @@ class Graph:
     marks: Rows  # the node at which each step ends on the host, in time order
     binding: npt.NDArray[np.bool_]  # the edge that the measured start followed, one a node
     dropped: int = 0  # dependencies that contradict the measured times, as skewed clocks make them
-    known: dict[tuple[object, int, int], _Known] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -110,21 +84,16 @@ class Graph:
             binding=self.binding[kept],
         )
 
-    def of_edges(self, make: Callable[[Graph], T], *, first_only: bool = False) -> T:
-        """Return what ``make`` does of the edges, whatever the times are; graphs that share their edges share it.
-
-        ``first_only`` keeps it of the first edges alone, which most changes leave as they are: others are asked once.
-        """
-        key = (make, 0, 0) if first_only else (make, id(self.src), id(self.dst))  # of arrays that the value keeps alive
-        known = self.known.get(key)
-        if known is None:
-            known = self.known[key] = _Known(self.src, self.dst, make(self))
-        is_mine = known.src is self.src and known.dst is self.dst
-        return cast("T", known.made) if is_mine else make(self)
-
     def incoming(self) -> Incoming:
         """Return the edges by the node that they lead to."""
-        return self.of_edges(_incoming)
+        num = len(self)
+        order = np.argsort(self.dst, kind="stable").astype(np.int32)
+        edges = np.bincount(self.dst, minlength=num).astype(np.int32)
+        first = np.cumsum(edges, dtype=np.int32) - edges
+        edge = np.append(order, np.int32(len(order)))
+        one, two = (np.where(edges > i, edge[np.minimum(first + i, len(order))], edge[-1]) for i in (0, 1))
+        further = order[np.arange(len(order), dtype=np.int32) - first[self.dst[order]] > 1]
+        return Incoming(order, first, edges, (one, two), further)
 
     def ready(self, times: Times) -> npt.NDArray[np.float64]:
         """Return when each node could begin in a replay of this graph, ns on the trace's clock."""
@@ -158,5 +127,6 @@ def usual_delay(delays: npt.NDArray[np.float64]) -> float:
     if not len(delays):
         return 0.0
     ordered = np.sort(delays)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in MIDDLE)  # np.quantile loads masked arrays
+    last = len(ordered) - 1  # np.quantile loads masked arrays
+    low, high = ordered[round(0.1 * last)], ordered[round(0.9 * last)]
     return float(delays[(delays >= low) & (delays <= high)].mean())

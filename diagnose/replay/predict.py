@@ -15,18 +15,12 @@ import numpy as np
 
 from diagnose.model.diagnosis import middle_ns
 from diagnose.model.intervals import grouped
-from diagnose.replay.build import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
+from diagnose.replay.build import ReplayBase, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.simulate import critical_path, shares, simulate
 from diagnose.replay.unrecorded import HIDDEN_EVENT_NS, USUAL_EVENT_NS, with_recording, without_events
 from diagnose.tables import Tables
-
-__all__ = [
-    "MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "Predicted", "ReplayBase", "least_step_ns", "path_shares", "plain_ns",
-    "predict", "predict_bound", "replay_base", "replayed_ns", "unchanged",
-]  # fmt: skip
-
 
 # Of what a change saves: what a replay misses it by. The pairs of evaluation/pages/pairs.md miss steps by 4 and 6 %.
 REPLAY_ERROR = 0.05
@@ -82,7 +76,10 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     if effect.limit_ns < float("inf"):
         most = max(most, _behind_recording(t, before.most, graphs[0]) * scale)
         least = min(least, _with_recording_left(t, before.least, graphs[1]))
-        least, most = _limited(least, most, effect.limit_ns)
+        # In order, without its negative part, and scaled so that the upper end keeps the limit.
+        least, most = sorted((max(least, 0.0), max(most, 0.0)))
+        within = min(effect.limit_ns / most, 1.0) if most > 0 else 0.0
+        least, most = least * within, most * within
         missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
         # Neither end is widened far beyond what the device itself takes then.
         floor_ns = min(_device_ns(base, graphs[0]), replayed[0]) * scale
@@ -209,10 +206,3 @@ def path_shares(t: Tables, predicted: Predicted) -> Mapping[str, float]:
     ends = [shares(part, graph, critical_path(graph, simulate(graph))) for graph in (predicted.most, predicted.least)]
     whole = [end for end in ends if end]
     return {kind: sum(end[kind] for end in whole) / len(whole) for kind in whole[0]} if whole else {}
-
-
-def _limited(least_ns: float, most_ns: float, limit_ns: float) -> tuple[float, float]:
-    """Return a range of savings, in order, without its negative part, scaled so that its upper end keeps the limit."""
-    low, high = sorted((max(least_ns, 0.0), max(most_ns, 0.0)))
-    scale = min(limit_ns / high, 1.0) if high > 0 else 0.0
-    return low * scale, high * scale

@@ -1,44 +1,24 @@
-"""The replay: one pass over the nodes in their order, and the time from step to step in it.
-
-The pass goes node by node only where sums and maxima do not do. Three kinds of nodes, by what they wait for:
-
-- A *follower* waits for one node only: it ends an offset after its origin, and so does a whole host thread between two
-  calls that wait.
-- A *member* of a run waits for its launch and for the task before it on its stream, where the launches of the run all
-  follow one origin. It ends when the run's head allows, after all lengths between, or when its origin allows: at the
-  largest, over the launches up to it, of what follows from that launch.
-- A *junction* is any other node. Each node ends with one or two junctions, so much later; only these are gone through.
-
-Of 13,000 nodes of an inference 200 are junctions, of 15,000 of a training step over two streams 1,900.
-"""
+"""The replay: one pass over the nodes in their order, and the time from step to step in it."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model import diagnosis as forecast
-from diagnose.model.arrays import Floats, Mask, Rows
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding, PathSegment
 from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.limits import MIN_RECURRENCES
 from diagnose.model.rules import Cause
-from diagnose.replay.graph import Edge, EdgeRows, Graph, Times
+from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
-__all__ = [
-    "Contraction", "CriticalPath", "Offsets", "categories", "contract", "critical_path", "on_path", "owners",
-    "path_report", "period_ns", "shares", "simulate", "step_ends",
-]  # fmt: skip
-
 # The critical path: the chain of nodes that the length of the window follows from, and its segments in one step.
-
-MIN_SEGMENT_SHARE = (
-    1 / 400
-)  # of the step: shorter pieces are joined to the one before, since no eye could tell them apart
 
 
 class CriticalPath(NamedTuple):
@@ -139,9 +119,14 @@ def path_report(
     """Return the path with the given shares, and its pieces between begin and end of a step, ns of the trace."""
     path = critical_path(graph, times)
     start, end = step
-    pieces = [_within(piece, start, end) for piece in _pieces(t, graph, times, path)]
+    pieces = [  # cut to the step, and counted from its begin; outside it they have no length
+        piece._replace(start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
+        for piece in _pieces(t, graph, times, path)
+    ]
     return forecast.CriticalPath(
-        shares, tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * MIN_SEGMENT_SHARE))
+        # Shorter pieces no eye could tell apart.
+        shares,
+        tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * 1 / 400)),
     )
 
 
@@ -151,15 +136,12 @@ def _pieces(t: Tables, graph: Graph, times: Times, path: CriticalPath) -> Iterat
     for n, node in enumerate(path.node.tolist()):
         ended = int(times.end[node])
         ready = ended - int(path.duration_ns[n])
-        row, lane = int(graph.row[node]), _lane(t, graph, node)
+        row, number = int(graph.row[node]), int(graph.lane[node])
+        is_task = bool(graph.is_task[node])
+        lane = f"GPU {t.device_id} stream {number}" if is_task else f"host {t.trace.threads[number].tid}"
         name = t.name(row) if row >= 0 else "end of the step"
         yield PathSegment(ready - int(path.delay_ns[n]), ready, "latency", name, lane)
         yield PathSegment(ready, ended, str(kinds[n]), name, lane)
-
-
-def _within(piece: PathSegment, start: int, end: int) -> PathSegment:
-    """Cut a piece to the step and count its time from the step's begin; outside it has no length."""
-    return piece._replace(start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
 
 
 def _joined(pieces: Sequence[PathSegment], least_ns: float) -> list[PathSegment]:
@@ -209,198 +191,27 @@ def _length(piece: PathSegment) -> int:
     return piece.end_ns - piece.start_ns
 
 
-def _lane(t: Tables, graph: Graph, node: int) -> str:
-    lane = int(graph.lane[node])
-    return f"GPU {t.device_id} stream {lane}" if graph.is_task[node] else f"host {t.trace.threads[lane].tid}"
-
-
-NEVER = -np.inf
-_LONGEST = 128  # followers, then a junction: a few more of these, and half of the jumps
-_BLOCK = 4096  # junctions whose columns are lists at a time: as lists they take seven times the memory
-MIN_PERIOD_ENDS = 3  # fewer leave no two ends of steps beside the first: the whole window counts then
-
-
-class _Forest(NamedTuple):
-    """Trees over some nodes, as jumps of 1, 2, 4 … places towards the root, which is place 0 and none of them."""
-
-    nodes: Rows
-    jumps: tuple[EdgeRows, ...]
-
-    def sums(self, own: Floats) -> Floats:
-        """Return the sum of each node's own value and of those of all nodes between it and its root."""
-        found = np.append(0.0, own)
-        for jump in self.jumps:
-            found += found[jump]
-        return found[1:]
-
-    def maxima(self, own: Floats) -> Floats:
-        """Return the largest of each node's own value and of those of all nodes between it and its root."""
-        found = np.append(NEVER, own)
-        for jump in self.jumps:
-            np.maximum(found, found[jump], out=found)
-        return found[1:]
-
-    def first(self) -> Rows:
-        """Return of each node the one at the root of its tree, as a place among ``nodes``."""
-        found = np.arange(len(self.nodes) + 1)
-        for jump in self.jumps:
-            above = found[jump]
-            found = np.where(above > 0, above, found)
-        return found[1:] - 1
-
-
-def _forest(inside: Mask, parent: Rows) -> _Forest:
-    """Return the trees over the nodes ``inside``; one whose parent, given for each node, is outside begins a tree."""
-    nodes = np.flatnonzero(inside)
-    place = np.zeros(len(inside), np.intp)
-    place[nodes] = np.arange(1, len(nodes) + 1)
-    jump = np.append(0, place[parent[nodes]]).astype(np.int32)  # several are kept at a time, a dozen each
-    jumps = []
-    while jump.any():
-        jumps.append(jump)
-        jump = jump[jump]
-    return _Forest(nodes, tuple(jumps))
-
-
-class Offsets(NamedTuple):
-    """How much later than one junction, and than another one, each node may end at the earliest, ns."""
-
-    one: Floats
-    other: Floats  # -inf where a node follows one junction only
-
-
-class Contraction(NamedTuple):
-    """The junctions of a graph, and how the other nodes follow from them; of its edges alone."""
-
-    junctions: Rows
-    one: Rows  # of each node: the junction that it follows, as a place among ``junctions``
-    other: Rows  # a second one
-    followers: _Forest
-    followed: EdgeRows  # of each follower: its edge
-    members: _Forest
-    ahead: EdgeRows  # of each member: the edge from the task before it
-    launch: EdgeRows  # the edge from its launch
-    head: Rows  # the node before its run
-    behind: Rows  # followers of members
-    origin: Rows  # of each of these: the member
-
-    def holds(self, graph: Graph) -> bool:
-        """Return whether the delays allow it: what follows one node by less than nothing may begin with the window."""
-        return not any((graph.delay[edges] < 0).any() for edges in (self.followed, self.ahead, self.launch))
-
-    def offsets(self, graph: Graph) -> Offsets:
-        """Return by how much the nodes of a graph with these edges follow from junctions."""
-        one, other = np.zeros(len(graph)), np.full(len(graph), NEVER)
-        nodes = self.followers.nodes
-        one[nodes] = self.followers.sums(graph.delay[self.followed] + graph.duration[nodes])
-        nodes, length = self.members.nodes, graph.duration[self.members.nodes]
-        lengths = self.members.sums(graph.delay[self.ahead] + length)
-        launched = one[graph.src[self.launch]] + graph.delay[self.launch] + length
-        other[nodes] = lengths + self.members.maxima(launched - lengths)
-        one[nodes] = one[self.head] + lengths
-        later = one[self.behind]
-        one[self.behind] = one[self.origin] + later
-        other[self.behind] = other[self.origin] + later
-        return Offsets(one, other)
-
-
-def contract(graph: Graph) -> Contraction:
-    """Return the junctions of a graph and what follows them."""
-    into, num = graph.incoming(), len(graph)
-    one, two = into.pair
-    sound = np.append(graph.delay >= 0, True)
-    single = (into.num == 1) & sound[one]
-    single[np.flatnonzero(single)[::_LONGEST]] = False
-    source = np.append(graph.src, 0)
-    followers = _forest(single, source[one])
-    origin = np.arange(num)
-    origin[followers.nodes] = source[one[followers.nodes[followers.first()]]]
-    kind = np.append(graph.kind, -1)
-    queued = (into.num == 2) & sound[one] & sound[two]
-    by_first = queued & (kind[one] == Edge.LAUNCH) & (kind[two] == Edge.STREAM)
-    queued &= by_first | ((kind[two] == Edge.LAUNCH) & (kind[one] == Edge.STREAM))
-    launch, ahead = np.where(by_first, one, two), np.where(by_first, two, one)
-    of, before = origin[source[launch]], source[ahead]
-    queued &= ~queued[of]
-    goes_on = queued[before] & (of[before] == of)
-    member = queued & (goes_on | ~(queued[before] | queued[origin[before]]))
-    members = _forest(member, np.where(goes_on, before, 0))
-    head = before[members.nodes[members.first()]]
-    behind = followers.nodes[member[origin[followers.nodes]]]
-    junctions = np.flatnonzero(~single & ~member)
-    place = np.zeros(num, np.intp)
-    place[junctions] = np.arange(len(junctions))
-    first, second = place[origin], np.zeros(num, np.intp)
-    first[members.nodes], second[members.nodes] = place[origin[head]], place[of[members.nodes]]
-    first[behind], second[behind] = first[origin[behind]], second[origin[behind]]
-    return Contraction(
-        junctions,
-        first,
-        second,
-        followers,
-        one[followers.nodes],
-        members,
-        ahead[members.nodes],
-        launch[members.nodes],
-        head,
-        behind,
-        origin[behind],
-    )
+_BLOCK = 4096  # nodes whose columns are lists at a time: as lists they take seven times the memory
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node ends; takes about 0.001 s for 10,000 nodes of which a tenth are junctions.
-
-    The junctions of the graph are gone through in a plain loop over lists. Nearly every one waits for one or two nodes,
-    each of which follows one or two junctions before it, in columns of their own. None begins before the window.
-    """
-    shared = graph.of_edges(contract, first_only=True)
-    contraction = shared if shared.holds(graph) else contract(graph)
-    late, begin = contraction.offsets(graph), float(graph.start[0])
+    """Return when each node ends: a while after the last of what it waits for, and after the window's begin."""
+    into, begin = graph.incoming(), float(graph.start[0])
+    source, delay = np.append(graph.src, 0), np.append(graph.delay, 0.0)  # an edge that a node lacks begins there
+    further: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)  # beyond the first two
+    for edge in into.further.tolist():
+        further[int(graph.dst[edge])].append((int(graph.src[edge]), float(graph.delay[edge])))
     ends = [begin]
-    add = ends.append
-    more = _others(graph, contraction, late)
-    for first in range(1, len(contraction.junctions), _BLOCK):
-        nodes = contraction.junctions[first : first + _BLOCK]
-        waited_for = (
-            column for edge in graph.incoming().pair for column in _terms(graph, contraction, late, edge[nodes])
-        )
-        for a, a_late, b, b_late, c, c_late, d, d_late, duration, others in zip(
-            *waited_for, graph.duration[nodes].tolist(), more[first : first + _BLOCK], strict=True
-        ):
-            latest = max(begin, ends[a] + a_late, ends[b] + b_late, ends[c] + c_late, ends[d] + d_late)
-            if others is not None:
-                latest = max(latest, *(ends[each] + needed for each, needed in others))
-            add(latest + duration)
-    at = np.array(ends)
-    return Times(np.maximum(at[contraction.one] + late.one, at[contraction.other] + late.other))
-
-
-def _terms(
-    graph: Graph, contraction: Contraction, late: Offsets, edges: npt.NDArray[np.integer]
-) -> tuple[list[Any], ...]:
-    """Return the junctions that the edges begin to follow, one and another each, and how much later each edge ends.
-
-    An edge that a node lacks, one beyond all, begins with the window.
-    """
-    source, delay = np.zeros(len(edges), np.intp), np.zeros(len(edges))
-    there = edges < len(graph.src)
-    source[there], delay[there] = graph.src[edges[there]], graph.delay[edges[there]]
-    one, other = late.one[source] + delay, late.other[source] + delay
-    return contraction.one[source].tolist(), one.tolist(), contraction.other[source].tolist(), other.tolist()
-
-
-def _others(graph: Graph, contraction: Contraction, late: Offsets) -> list[list[tuple[int, float]] | None]:
-    """Return what a junction waits for beside its first two edges."""
-    more: list[list[tuple[int, float]] | None] = [None] * len(contraction.junctions)
-    edges = graph.incoming().further
-    one, one_late, other, other_late = _terms(graph, contraction, late, edges)
-    for place, *terms in zip(contraction.one[graph.dst[edges]].tolist(), one, one_late, other, other_late, strict=True):
-        found = more[place]
-        if found is None:
-            found = more[place] = []
-        found += ((terms[0], terms[1]), (terms[2], terms[3]))
-    return more
+    for first in range(1, len(graph), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        waits = (column[edges[part]].tolist() for edges in into.pair for column in (source, delay))
+        each = zip(*waits, graph.duration[part].tolist(), strict=True)
+        for node, (one, one_delay, other, other_delay, duration) in enumerate(each, first):
+            ready = max(begin, ends[one] + one_delay, ends[other] + other_delay)
+            if node in further:
+                ready = max(ready, *(ends[src] + late for src, late in further[node]))
+            ends.append(ready + duration)
+    return Times(np.array(ends))
 
 
 def owners(t: Tables, graph: Graph) -> npt.NDArray[np.intp]:
@@ -418,7 +229,8 @@ def period_ns(graph: Graph, times: Times, owner: npt.NDArray[np.intp]) -> float:
     So neither the first step's start-up nor the device's last tasks count.
     """
     num = int(owner.max()) + 1 if len(owner) else 1
-    if num < MIN_PERIOD_ENDS:
+    # Fewer leave no two ends of steps beside the first: the whole window counts then.
+    if num < MIN_RECURRENCES:
         return times.window_ns / num
     done = step_ends(graph, times, owner)
     return float(done[-1] - done[0]) / (num - 1)

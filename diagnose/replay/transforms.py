@@ -17,19 +17,13 @@ from diagnose.model.arrays import Floats, Mask, Rows
 from diagnose.model.diagnosis import Finding, Removal
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, union
+from diagnose.model.limits import AT_ONCE_NS, CALL_NS
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Edge, Graph, Transform, usual_delay
 from diagnose.tables import Tables
+from diagnose.tables.gaps import MIN_DELAYS
 from diagnose.tables.host_gaps import host_work
-from diagnose.tables.syncs import RETURN_NS, waits_for_host_copies, whole_device_calls
-
-__all__ = [
-    "CopiesAhead", "drop_waits", "remove_cause", "scale_host", "scale_kernels", "shorten_calls", "shorten_pauses",
-    "shorten_tasks", "syncs_before", "transfer_share", "typical_delays",
-]  # fmt: skip
-
-MIN_API_DELAYS = 5  # delays of an API, for a usual one
-MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
+from diagnose.tables.syncs import waits_for_host_copies, whole_device_calls
 
 
 def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
@@ -77,7 +71,7 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
         for api in distinct(caller[mine]).tolist() if by_api else [None]:
             of_api = mine if api is None else mine & (caller == api)
             known = of_api & learned
-            known = known if known.sum() >= MIN_API_DELAYS else mine & learned
+            known = known if known.sum() >= MIN_DELAYS else mine & learned
             _replace_delays(graph, delay, np.flatnonzero(of_api & later), np.flatnonzero(known), kind)
     return replace(graph, delay=delay)
 
@@ -87,7 +81,8 @@ def _replace_delays(graph: Graph, delay: Floats, edges: Rows, known: Rows, kind:
     seen = graph.delay[known]
     floor = -np.inf if kind == Edge.ROOM else 0.0  # what gets room starts before the kernel that gave it ends
     delay[edges] = max(usual_delay(seen), floor) if len(seen) else delay[edges]
-    if len(known) <= MAX_LEFT_OUT:
+    # Of more delays one is a fiftieth of the mean at most.
+    if len(known) <= 50:
         for edge in edges[among(edges, known)].tolist():
             others = seen[known != edge]
             delay[edge] = max(usual_delay(others), floor) if len(others) else graph.delay[edge]
@@ -133,13 +128,10 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     goes with them. A wait for the device is dropped whole: it cannot be halved.
     """
     key = ("remove cause", finding.rule, finding.lost_ns, cause, fraction, transfer_share(finding))
-    return t.cached(key, lambda: _remove_cause(t, finding, cause, fraction))
-
-
-def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
     if finding.without is not None and t.device_id >= 0:
-        return _without_operators(t, finding.without, fraction)
-    return _without_cause(t, finding, cause, fraction)
+        removal = finding.without
+        return t.cached(key, lambda: _without_operators(t, removal, fraction))
+    return t.cached(key, lambda: _without_cause(t, finding, cause, fraction))
 
 
 def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
@@ -150,7 +142,9 @@ def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -
     if cause in HOST_WORK:
         intervals = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         shrunk: Transform = partial(scale_host, intervals=intervals, factor=1 - fraction)
-        return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
+        # Calls that free memory wait for nothing either; a wait cannot be halved.
+        frees = t.freeing_calls.calls if cause == "allocation" and fraction > 0 else rows[:0]
+        return (lambda graph: drop_waits(shrunk(graph), frees)) if len(frees) else shrunk
     if t.device_id < 0:
         return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
@@ -179,12 +173,6 @@ def _without_operators(t: Tables, removal: Removal, fraction: float) -> Transfor
     return transform
 
 
-def _without_frees(t: Tables, shrunk: Transform) -> Transform:
-    """Return the change in which calls that free memory wait for nothing either; a wait cannot be halved."""
-    frees = t.freeing_calls.calls
-    return lambda graph: drop_waits(shrunk(graph), frees)
-
-
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     """Return the blocking calls that end in a piece or shortly before one, and others of the same names.
 
@@ -197,7 +185,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
         return calls[:0]
     at = np.searchsorted(pieces.end, ended)
     following = np.minimum(at, len(pieces.start) - 1)
-    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
+    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= AT_ONCE_NS)
     names = t.trace.events.name[calls]
     for_copies = waits_for_host_copies(t, calls)
     same = among(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
@@ -220,7 +208,11 @@ def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> 
     rows, less = _sorted(t.tasks.row[mine], fraction * alone)
     if communicates:
         return partial(shorten_tasks, rows=rows, less=less)
-    calls, share = _calls_of(t, np.flatnonzero(mine), alone / np.maximum(t.tasks.end - t.tasks.start, 1)[mine])
+    # The calls that queued the tasks, and the largest share of a task of each.
+    launch, of_task = t.tasks.launch[mine], alone / np.maximum(t.tasks.end - t.tasks.start, 1)[mine]
+    calls = distinct(launch[launch >= 0]).astype(np.intp)
+    share = np.zeros(len(calls))
+    np.maximum.at(share, np.searchsorted(calls, launch[launch >= 0]), of_task[launch >= 0])
     start, end = t.trace.events.start[calls], t.trace.events.end[calls]
     intervals = union(pieces, union((start, start + (share * (end - start)).astype(np.int64))))
 
@@ -230,15 +222,6 @@ def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> 
         return scale_host(shorter, intervals, 1 - fraction) if len(intervals.start) else shorter
 
     return transform
-
-
-def _calls_of(t: Tables, tasks: npt.NDArray[np.intp], share: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
-    """Return the calls that queued the tasks, sorted, and the largest share of a task of each."""
-    launch = t.tasks.launch[tasks]
-    calls = distinct(launch[launch >= 0]).astype(np.intp)
-    largest = np.zeros(len(calls))
-    np.maximum.at(largest, np.searchsorted(calls, launch[launch >= 0]), share[launch >= 0])
-    return calls, largest
 
 
 def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Transform | None:
@@ -256,9 +239,6 @@ def _sorted(rows: npt.NDArray[np.intp], values: npt.NDArray[np.floating[Any]]) -
 
 
 # Copies that run one step ahead on a stream of their own: what a prefetcher makes of a graph.
-
-COPY_LANE = -2  # no stream of a trace has it
-PINNED_COPY_NS = 10_000  # what queuing a copy from pinned memory takes on the host
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -288,7 +268,8 @@ class CopiesAhead:
         is_copy[copies] = True
         graph = _without_copies(self._unblocked(graph), is_copy)
         duration, lane = graph.duration.copy(), graph.lane.copy()
-        duration[copies], lane[copies] = took, COPY_LANE
+        # No stream of a trace has this number.
+        duration[copies], lane[copies] = took, -2
         served = _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
         return self._awaited(served, copies)
 
@@ -307,9 +288,10 @@ class CopiesAhead:
         calls = distinct(calls[calls >= 0]).astype(np.intp)
         own = among(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
         kept = ~(own & (graph.kind == Edge.WAIT))
-        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, PINNED_COPY_NS), graph.delay)
+        # What queuing a copy from pinned memory takes on the host.
+        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, CALL_NS), graph.delay)
         graph = replace(graph.with_edges(kept), delay=delay[kept])
-        start, end = np.minimum(events.start[calls] + PINNED_COPY_NS, events.end[calls]), events.end[calls]
+        start, end = np.minimum(events.start[calls] + CALL_NS, events.end[calls]), events.end[calls]
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
         apart = np.maximum(start[1:], end[:-1]) if len(order) else start

@@ -25,11 +25,6 @@ from diagnose.replay.simulate import owners, period_ns, simulate, step_ends
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
-__all__ = [
-    "HIDDEN_EVENT_NS", "USUAL_EVENT_NS", "Unrecorded", "in_order", "moved_samples", "recording_weight", "unrecorded",
-    "unrecorded_host", "warped", "with_recording", "without_events",
-]  # fmt: skip
-
 MAX_RECORDING_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 HIDDEN_EVENT_NS = 2_000.0  # where it could not be measured
 USUAL_EVENT_NS = 1_000.0  # of recording an operator, if no unrecorded steps show it: 0.7 to 1.6 µs on most machines
@@ -39,7 +34,6 @@ FRAME_WEIGHT = 0.3  # what a frame of Python costs against an operator: 0.17 µs
 MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end
 MIN_COST_EXPLAINED = 0.6  # of what recorded steps are longer
 MIN_EXPLAINED_UNDISTURBED = 0.4  # of that by the steps which other things disturbed least
-PRECISION_NS = 20.0  # of the cost of an event
 HOST_EDGES = (Edge.THREAD, Edge.HANDOFF, Edge.CALL)
 
 
@@ -113,7 +107,8 @@ def _cost_ns(
         wanted_ns = recorded_ns - undisturbed_ns
         if undisturbed_ns <= 0 or recorded_ns - shortest < MIN_EXPLAINED_UNDISTURBED * undisturbed_ns:
             return None
-    while shortest <= wanted_ns and high - low > PRECISION_NS:
+    # Of the cost of an event.
+    while shortest <= wanted_ns and high - low > 20.0:
         middle = (low + high) / 2
         low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
     return high

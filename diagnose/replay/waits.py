@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,6 @@ from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import AGREE_NS
 
-__all__ = [
-    "AWAITED", "CALLED", "CALL_NS", "LATE_NS", "MARGIN_NS", "MARK", "Points", "awaited",
-    "collective_inputs", "find_points", "handoffs", "inferred_events", "recorded_events", "room_given",
-]  # fmt: skip
-
 # The points of host threads at which something is queued, awaited, or a step ends.
 #
 # Some launches are waits too: they block because the device's queue is full, and the host waits there for the device,
@@ -33,8 +29,13 @@ __all__ = [
 # an H100); a launch beyond them returns once the device has taken one out. A loop that never waits elsewhere spends
 # its host time there.
 
-CALL_NS = 10_000.0  # what a launch takes where there is room: 3 to 8 µs while it is recorded
-CALLED, AWAITED, MARK = 0, 1, 2
+
+class Sort(IntEnum):
+    """What a point is."""
+
+    CALLED = 0  # begin of a launch or a blocking call
+    AWAITED = 1  # end of a blocking call
+    MARK = 2  # end of a step
 
 
 class Points(NamedTuple):
@@ -43,7 +44,7 @@ class Points(NamedTuple):
     time: Ints
     thread: Ints
     row: Rows  # the call; -1 for a mark
-    sort: npt.NDArray[np.int8]  # CALLED: begin of a launch or a blocking call; AWAITED: end of a blocking call; MARK
+    sort: npt.NDArray[np.int8]  # a Sort
 
 
 def find_points(t: Tables) -> Points:
@@ -59,7 +60,7 @@ def find_points(t: Tables) -> Points:
     time = np.concatenate([events.start[calls], events.end[waits], marks]).astype(np.int64)
     thread = np.concatenate([events.thread[calls], events.thread[waits], np.full(len(marks), t.steps.thread)])
     row = np.concatenate([calls, waits, np.full(len(marks), -1)]).astype(np.intp)
-    sort = np.repeat(np.array([CALLED, AWAITED, MARK], np.int8), [len(calls), len(waits), len(marks)])
+    sort = np.repeat(np.array(list(Sort), np.int8), [len(calls), len(waits), len(marks)])
     # At one time an earlier call's end comes before a later call's begin, and both before the end of a step.
     order = np.lexsort((sort, np.where(row < 0, len(events.start), row), time))
     return Points(time[order], thread[order].astype(np.int64), row[order], sort[order])
@@ -73,7 +74,7 @@ def handoffs(t: Tables, points: Points) -> Rows:
     """
     found = np.full(len(points.time), -1, np.intp)
     switch = np.flatnonzero(points.thread[1:] != points.thread[:-1]) + 1
-    switch = switch[points.sort[switch] != AWAITED]
+    switch = switch[points.sort[switch] != Sort.AWAITED]
     events = t.trace.events
     rows = rows_of(t.trace, Kind.OP, Kind.RUNTIME)
     for thread in distinct(points.thread[switch]).tolist():
@@ -148,7 +149,7 @@ def awaited(t: Tables, points: Points) -> Pairs:
     stream_of = dict(zip(events.cause[syncs].tolist(), events.stream[syncs].tolist(), strict=True))
     at = {row: task for task, row in enumerate(t.tasks.row.tolist())}
     room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in t.full_queue), strict=True)}
-    waiting = np.flatnonzero(points.sort == AWAITED)
+    waiting = np.flatnonzero(points.sort == Sort.AWAITED)
     calls = points.row[waiting].tolist()
     known = own | {call: [task] if task >= 0 else [] for call, task in room.items()}
     known |= _drained(t, lanes, [row for row in calls if row not in known], stream_of)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from diagnose.model.rules import Cause
     from diagnose.tables.flow import Flow
     from diagnose.tables.growing_calls import GrowingCalls
-    from diagnose.tables.issuers import Issuer
     from diagnose.tables.op_launches import Chain, MatchedStep, OperatorInputs, WrittenOut
     from diagnose.tables.passes import Links
     from diagnose.tables.program import Program
+    from diagnose.tables.python_calls import Issuer
     from diagnose.tables.roofline import Group
     from diagnose.tables.run_steps import GrowingSteps, Stall
     from diagnose.tables.step_calls import StepCalls
@@ -168,9 +168,8 @@ class Tables:
         ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
         found[ids] = True
-        is_found = names.searcher(pattern)
         for name in np.flatnonzero(found).tolist():
-            found[name] = is_found(self.trace.names[name][: names.NAME_PART])
+            found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None
         mask: Mask = found[ids]
         return mask
 

@@ -21,17 +21,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
 from diagnose.tables.python_calls import LIBRARY, READ, names_of
 
-__all__ = [
-    "MODULE_CALL",
-    "NO_LAYERS",
-    "is_rollout",
-    "kind_of",
-    "names_of_open_frames",
-    "num_calls",
-    "open_frames",
-    "stacks",
-]
-
 # Frames that were open when the recording began: the profiler gives them the line that ran then, not their first.
 
 
@@ -74,24 +63,14 @@ def is_rollout(t: Tables, rows: Rows) -> bool:
 
     They have no gradients, or the host reads a number for each draw: an environment is told the action.
     """
-    num_draws = int(among(rows, _draws(t)).sum())
+    ops, sequence = host_rows(t.trace, t.main, Kind.OP), t.trace.events.sequence
+    is_draw = np.array([re.match(_DRAWS, name) is not None for name in t.trace.names], bool)
+    num_draws = int(among(rows, ops[is_draw[t.trace.events.name[ops]]]).sum())
     if num_draws < MIN_DRAWS:
         return False
     if sum(name == READ for name in names_of(t, rows)) >= num_draws:
         return True
-    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MAJORITY
-
-
-def _has_sequences(t: Tables) -> bool:
-    rows = host_rows(t.trace, t.main, Kind.OP)
-    return bool((t.trace.events.sequence[rows] >= 0).any())
-
-
-def _draws(t: Tables) -> Rows:
-    rows = host_rows(t.trace, t.main, Kind.OP)
-    is_draw = np.array([re.match(_DRAWS, name) is not None for name in t.trace.names], bool)
-    found: Rows = rows[is_draw[t.trace.events.name[rows]]]
-    return found
+    return bool((sequence[ops] >= 0).any() and (sequence[rows] < 0).mean() >= MAJORITY)
 
 
 def num_calls(t: Tables, frames: set[str]) -> Counter[str]:

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, intersect, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import (
@@ -22,28 +22,12 @@ from diagnose.tables.names import (
     matching,
     rows_of,
 )
-from diagnose.tables.steps import COLD_CALL_NS
-
-__all__ = [
-    "COMPILE",
-    "allocations",
-    "anomaly_checks",
-    "can_recur",
-    "code_loads",
-    "collections",
-    "compile_frames",
-    "of_known_kernels",
-    "recorded_stacks",
-    "recurs",
-    "updates",
-]
 
 # Autograd's anomaly detection: each function records a stack, and its gradient is looked at for NaN.
 
 _ISNAN = re.compile(r"^aten::isnan$")
 _PARTS = re.compile(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
 _FUNCTION = r"Backward\d*$"
-AT_ONCE_NS = 200_000  # from one part of a check to the next
 
 
 def anomaly_checks(t: Tables) -> Rows:
@@ -58,7 +42,8 @@ def anomaly_checks(t: Tables) -> Rows:
     events, parts = trace.events, t.in_window(t.calls(_PARTS, Kind.OP))
     parts = parts[among(events.thread[parts], threads)]
     last = np.searchsorted(events.start[seen], events.start[parts], side="right") - 1
-    near = (last >= 0) & (events.start[parts] - events.start[seen][np.maximum(last, 0)] <= AT_ONCE_NS)
+    # From one part of a check to the next.
+    near = (last >= 0) & (events.start[parts] - events.start[seen][np.maximum(last, 0)] <= 4 * AT_ONCE_NS)
     mine: Rows = parts[near]
     return mine
 
@@ -71,20 +56,14 @@ def recorded_stacks(t: Tables) -> Intervals:
     info = t.capture.info
     if info is None or not info.stack_ns or not len(t.anomaly_checks):
         return EMPTY
-    rows, number = _numbered(t)
-    left_behind = np.diff(number, append=number[-1:])
+    # The training thread's operators that are called while gradients are on.
+    rows = host_rows(t.trace, t.main, Kind.OP)
+    is_function = np.array([re.search(_FUNCTION, name) is not None for name in t.trace.names], bool)
+    rows = rows[(t.trace.events.sequence[rows] >= 0) & ~is_function[t.trace.events.name[rows]]]
+    left_behind = np.diff(t.trace.events.sequence[rows], append=t.trace.events.sequence[rows[-1:]])
     rows, left_behind = rows[left_behind > 0], left_behind[left_behind > 0]
     start, end = t.trace.events.start[rows], t.trace.events.end[rows]
     return union((start, np.minimum(end, start + (left_behind * info.stack_ns).astype(np.int64))))
-
-
-def _numbered(t: Tables) -> tuple[Rows, Ints]:
-    """Return rows and numbers of the training thread's operators that are called while gradients are on."""
-    events = t.trace.events
-    rows = host_rows(t.trace, t.main, Kind.OP)
-    is_function = np.array([re.search(_FUNCTION, name) is not None for name in t.trace.names], bool)
-    rows = rows[(events.sequence[rows] >= 0) & ~is_function[events.name[rows]]]
-    return rows, events.sequence[rows]
 
 
 # When the optimizer updates parameters: its step without what a closure computes in it.
@@ -126,8 +105,6 @@ COMPILE = re.compile(
     r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"
     r"|aot_dispatch|create_aot_dispatcher|call_user_compiler|^dynamo$"
 )
-SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
-MIN_MARKING_UPDATES = 3  # of the optimizer, that stand in for step marks: of two the first may be the cold one
 
 
 def allocations(t: Tables) -> Rows:
@@ -142,10 +119,11 @@ def code_loads(t: Tables) -> Rows:
     """
     events = t.trace.events
     setup = t.calls(MODULE_LOAD)
-    setup = setup[events.end[setup] - events.start[setup] > SETUP_NS]
+    # Many of these calls are queries that return in a few µs when there is nothing to load.
+    setup = setup[events.end[setup] - events.start[setup] > AT_ONCE_NS]
     setup = setup[~among(setup, t.known_kernel_calls)]
     launches = t.calls(LAUNCH)
-    slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
+    slow = launches[events.end[launches] - events.start[launches] > LONG_NS]
     slow = np.array([r for r in slow.tolist() if not re.search(_COPY_OR_GRAPH, t.name(r))], np.intp)
     return distinct(slow, setup)
 
@@ -186,7 +164,8 @@ def compile_frames(t: Tables) -> Rows:
 
 def can_recur(t: Tables) -> bool:
     """Return whether the recording is long enough to tell what recurs: two steps, or three updates of the optimizer."""
-    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_MARKING_UPDATES
+    # Of the optimizer, that stand in for step marks: of two the first may be the cold one.
+    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_RECURRENCES
 
 
 def _updates(t: Tables) -> Rows:

@@ -18,24 +18,13 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
+from diagnose.model.limits import AT_ONCE_NS
 from diagnose.tables import Tables
-from diagnose.tables.host import host_rows
+from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
-
-__all__ = [
-    "buffer_broadcasts",
-    "buffer_updates",
-    "exposed_broadcasts",
-    "exposed_small",
-    "host_backend",
-    "host_calls_of",
-    "host_exchanges",
-    "small_collectives",
-]
 
 MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
 MAX_SMALL_COLLECTIVE_NS = 100_000
-MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
 
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
@@ -79,8 +68,7 @@ def buffer_updates(t: Tables) -> Intervals:
             continue
         rows = host_rows(t.trace, thread, Kind.OP)
         rows = rows[(events.start[rows] >= start) & (events.end[rows] <= end) & (rows != forward)]
-        ends = np.maximum.accumulate(events.end[rows])
-        rows = rows[events.start[rows] >= np.concatenate([[start], ends[:-1]])] if len(rows) else rows  # outermost
+        rows = outermost(t.trace, rows)
         if not len(rows):
             continue
         at = np.searchsorted(events.start[rows], events.start[[own[0], own[-1]]], side="right") - 1
@@ -136,10 +124,11 @@ def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
 def host_exchanges(t: Tables) -> Intervals:
     """Return when the host waits for other ranks: in calls that do, and while a backend of the host exchanges."""
     rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
-    return union(longer_than(t.covering(rows), MIN_HOST_NS), t.host_backend if t.device_id >= 0 else EMPTY)
+    # On the host: shorter ones only queue work on the device.
+    return union(longer_than(t.covering(rows), AT_ONCE_NS), t.host_backend if t.device_id >= 0 else EMPTY)
 
 
 def host_backend(t: Tables) -> Intervals:
     """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
     exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
-    return longer_than(subtract(exchanged, t.in_ops), MIN_HOST_NS)
+    return longer_than(subtract(exchanged, t.in_ops), AT_ONCE_NS)

@@ -14,8 +14,6 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, grouped, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
 
-__all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
-
 _MOVES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|CopyHostToDevice|CopyDeviceToHost")
 
 
@@ -29,6 +27,10 @@ class Tasks(NamedTuple):
     launch: npt.NDArray[np.int32]  # row of the call that queued it, -1 where the file has none
     is_collective: Mask
     is_copy: Mask  # between host and device or between devices; a copy within one device is work
+
+    def chosen(self, which: Mask) -> Tasks:
+        """Return some of the tasks."""
+        return Tasks._make(column[which] for column in self)
 
 
 class Occupancy(NamedTuple):

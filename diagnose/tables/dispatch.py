@@ -10,30 +10,18 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, subtract, total, union
-from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.limits import MAX_READY_SHARE, MIN_RECURRENCES
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, intervals_of, layers
 from diagnose.tables.host_gaps import gaps_of_every_step, ordinals, outside_operators, ready_share
 from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import variation
 
-__all__ = [
-    "MIN_OVERHEAD_SHARE",
-    "TINY_OPERATOR_NS",
-    "Unrecorded",
-    "operator_work",
-    "overhead",
-    "own_gaps",
-    "tiny_share",
-    "unrecorded_calling",
-]
-
 # Calling an operator from Python takes 2 to 10 µs on a host CPU, recorded 3 to 15: one that is over in less has
 # hardly done more than be called.
 TINY_OPERATOR_NS = 15_000
 # Below this share of the step the rest dominates, and fusing small operators would not be felt.
 MIN_OVERHEAD_SHARE = 0.3
-MIN_ALIKE_CALLS = 3  # steps whose same call tells what it usually takes
 
 
 class Unrecorded(NamedTuple):
@@ -90,7 +78,8 @@ def _usual_own_ns(t: Tables) -> Floats:
         num = np.bincount(alike)
         middle = np.cumsum(num) - num + (num - 1) // 2
         usual = own[rows][order][middle][alike]
-        own[rows] = np.where(num[alike] >= MIN_ALIKE_CALLS, usual, own[rows])
+        # Steps whose same call tells what it usually takes.
+        own[rows] = np.where(num[alike] >= MIN_RECURRENCES, usual, own[rows])
     return own
 
 

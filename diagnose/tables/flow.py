@@ -24,12 +24,10 @@ from diagnose.model.own_source import OwnSource
 from diagnose.model.records import CallRecord, ExpressionRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
-from diagnose.tables.host import outermost
+from diagnose.tables.host import outermost_of_threads
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
-
-__all__ = ["Flow", "flow_of", "shows_values"]
 
 MIN_JOINED_TIME = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
 
@@ -88,7 +86,8 @@ def flow_of(t: Tables) -> Flow | None:
     loaded = t.capture.info.loaded.expressions if t.capture.info is not None else ()
     found: list[list[int]] = [[] for _ in flow.operators]
     events = _events(t, {_name(each.name) for each in flow.operators})
-    varying = _varying(flow)
+    counts = Counter((one.step, _key(one)) for one in flow.operators)
+    varying = {key for (_, key), num in counts.items() if num != counts[0, key]}  # that not each step has as often
     for of_step in events:
         for step in range(flow.num_steps):
             for i, row in _pairs(flow, step, of_step, varying):
@@ -102,12 +101,6 @@ def flow_of(t: Tables) -> Flow | None:
     buffer = ExpressionRecord(file="", line=0, is_tensor=True)
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
     return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide))
-
-
-def _varying(flow: Dataflow) -> set[_Key]:
-    """Return names, phases and stacks that do not run equally often in each step."""
-    counts = Counter((one.step, _key(one)) for one in flow.operators)
-    return {key for (_, key), num in counts.items() if num != counts[0, key]}
 
 
 def _key(one: Operator) -> _Key:
@@ -193,6 +186,4 @@ def _outermost(t: Tables, names: set[str]) -> Rows:
     rows, began = t.host_rows(Kind.OP), t.trace.events.start
     start, end = min(t.steps.window[0], int(t.steps.start[0])), t.steps.window[1]
     rows = rows[wanted[t.trace.events.name[rows]] & (began[rows] >= start) & (began[rows] < end)]
-    threads = t.trace.events.thread[rows]
-    each = [outermost(t.trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
-    return np.sort(np.concatenate(each)) if each else rows
+    return outermost_of_threads(t.trace, rows)

@@ -11,22 +11,8 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, intersect, quantiles, subtract, total, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import AT_ONCE_NS, MAJORITY
 from diagnose.tables.device import Tasks
-
-__all__ = [
-    "LATENCY_SPREAD",
-    "MIN_LATENCY_NS",
-    "Causes",
-    "Gaps",
-    "assign",
-    "find_gaps",
-    "late_tasks",
-    "latency_bound",
-    "launch_latency",
-    "launches_unlinked",
-    "one_gap",
-]
 
 # Launch latency: from the end of a launch to the start of its task, on a device that has nothing else to do.
 #
@@ -37,7 +23,7 @@ __all__ = [
 MIN_LATENCY_NS = 10_000  # of the bound, and the bound where nothing can be measured
 MAX_LATENCY_NS = 500_000
 LATENCY_SPREAD = 1.5  # from the median to the bound; the upper quartile lies at 1.05 to 1.4 times the median
-MIN_TIMED_LAUNCHES = 5  # for a measurement
+MIN_DELAYS = 5  # that tell the usual one
 MIN_DEVICE_PAUSE_NS = 5_000  # queued tasks follow each other in less; what is longer waited for something
 
 
@@ -61,29 +47,22 @@ def launch_latency(trace: Trace, tasks: Tasks, idle: Intervals) -> int | None:
     kernels = (tasks.launch >= 0) & ~(tasks.is_copy | tasks.is_collective)
     delay = tasks.start - trace.events.end[tasks.launch]
     onto_empty = delay[kernels & late_tasks(trace, tasks) & (delay >= 0)]
-    if len(onto_empty) >= MIN_TIMED_LAUNCHES:
+    if len(onto_empty) >= MIN_DELAYS:
         return int(np.median(onto_empty))
     # Which tasks end a pause of the device.
     pauses = idle.end[idle.end - idle.start >= MIN_DEVICE_PAUSE_NS]
     after_pause = among(tasks.start, pauses)
-    return _common_delay(delay[kernels & after_pause])
-
-
-def latency_bound(latency: int | None) -> int:
-    """Return up to which length a pause before a task belongs to its launch, ns."""
-    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
-
-
-def _common_delay(delay: Ints) -> int | None:
-    """Return the median of delays whose quartiles lie close together, None where they are few, wide or long."""
-    if len(delay) < MIN_TIMED_LAUNCHES:
+    delay = delay[kernels & after_pause]
+    if len(delay) < MIN_DELAYS:
         return None
     low, middle, high = quantiles(delay, 0.25, 0.5, 0.75)
     close = low * LATENCY_SPREAD >= middle and high <= LATENCY_SPREAD * middle
     return int(middle) if 0 < middle <= MAX_LATENCY_NS and close else None
 
 
-MAX_WAIT_NS = 50_000  # from the end of a task on another stream to the start of the one that waits for it
+def latency_bound(latency: int | None) -> int:
+    """Return up to which length a pause before a task belongs to its launch, ns."""
+    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
 
 
 def launches_unlinked(tasks: Tasks) -> bool:
@@ -116,7 +95,8 @@ class Gaps(NamedTuple):
 
     def stream_waits(self) -> Mask:
         """Return which gaps are waits for a task on another stream: they end when that does, but for what it takes."""
-        found: Mask = self.cross_stream & (self.end - self.start <= max(MAX_WAIT_NS, self.latency_ns))
+        # From the end of a task on another stream to the start of the one that waits for it.
+        found: Mask = self.cross_stream & (self.end - self.start <= max(AT_ONCE_NS, self.latency_ns))
         return found
 
     def device_part(self, which: Mask | None = None) -> Intervals:
@@ -137,7 +117,8 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals, launch_latency: int |
     after = np.searchsorted(tasks.start, end, side="left")
     has_after = after < num
     after = np.where(has_after, after, -1)
-    before = _last_to_end(tasks, start)
+    by_end = np.argsort(tasks.end, kind="stable")
+    before = np.append(by_end, -1)[np.searchsorted(tasks.end[by_end], start, side="right") - 1]  # the last to end
     launch = np.where(has_after, tasks.launch[after] if num else -1, -1).astype(np.int32)
     known = launch >= 0
     events = trace.events
@@ -186,15 +167,6 @@ def one_gap(start: int, end: int) -> Gaps:
     one = np.ones(1, np.int64)
     launch, late, cross_stream = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
     return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, cross_stream)
-
-
-def _last_to_end(tasks: Tasks, time: Ints) -> Rows:
-    """Return, for each time, the row of Tasks with the latest end at or before it, -1 where there is none."""
-    if not len(tasks.end):
-        return np.full(len(time), -1, np.intp)
-    order = np.argsort(tasks.end, kind="stable")
-    i = np.searchsorted(tasks.end[order], time, side="right") - 1
-    return np.where(i >= 0, order[np.maximum(i, 0)], -1)
 
 
 # Every idle nanosecond gets exactly one cause.

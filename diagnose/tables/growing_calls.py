@@ -13,15 +13,13 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import Intervals
+from diagnose.model.limits import CALL_NS
 from diagnose.model.shapes import Shape
 from diagnose.tables import Tables
 from diagnose.tables.names import JOINS, shapes_of_each
 
-__all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
-
 MIN_LONGER_CALLS = 4  # of a model, each longer by the same
 MIN_CALLS_OVER_STEPS = 8  # where a step is a call: batches that are sorted by length grow too
-DISPATCH_NS = 10_000  # of an operator's time that does not depend on its size: 5 to 10 µs on most hosts
 # Where each operator has its input among its arguments; the others are weights.
 _INPUT = {
     "aten::linear": 0,
@@ -74,7 +72,8 @@ def growing_calls(t: Tables) -> GrowingCalls | None:
     if not len(all_rows):
         return None
     end = t.trace.events.end[all_rows]
-    long = np.maximum(end - t.trace.events.start[all_rows] - DISPATCH_NS, 0)
+    # Of an operator's time that does not depend on its size: 5 to 10 µs on most hosts.
+    long = np.maximum(end - t.trace.events.start[all_rows] - CALL_NS, 0)
     again: Ints = (long * all_spare).astype(np.int64)
     first = min(chains, key=lambda chain: chain.sizes[0])
     return GrowingCalls(

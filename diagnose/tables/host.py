@@ -9,33 +9,15 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
+from diagnose.model.intervals import EMPTY, Intervals, among, contains, distinct, union
 from diagnose.tables.names import CAPTURE_BEGIN, CAPTURE_END, GRAPH_CAPTURE, is_of, matching, rows_of
 
 if TYPE_CHECKING:
     from diagnose.tables import Tables
 
-__all__ = [
-    "Layers",
-    "captured",
-    "captures_of",
-    "frame_layers",
-    "host_rows",
-    "in_ops",
-    "intervals_of",
-    "launch_threads",
-    "layers",
-    "main_thread",
-    "outermost",
-    "work_layers",
-]
-
-
 # A thread counts as launching where it launched at least this share of its tasks.
 MIN_LAUNCH_SHARE = 0.01
-MAX_NESTING = 64  # a report shows no deeper nesting
 _BLOCK = 4096  # events at a time
-_FEW_TIMES = 4  # times that are looked up sooner one by one
 
 _RowsAndStarts: TypeAlias = tuple[tuple[npt.NDArray[np.int32], ...], tuple[Ints, ...]]
 
@@ -59,7 +41,8 @@ class Layers(NamedTuple):
 
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
-        if len(time) <= _FEW_TIMES:
+        # Few are looked up sooner one by one.
+        if len(time) <= 4:
             return [self.at(one) for one in time.tolist()]
         found: list[list[int]] = [[] for _ in range(len(time))]
         pending = np.arange(len(time))
@@ -84,9 +67,10 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows, most: int = MAX_NESTING, *, deep: bool = False) -> Layers:
+def layers(trace: Trace, rows: Rows, most: int = 64, *, deep: bool = False) -> Layers:
     """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting.
 
+    A report shows no deeper nesting than 64.
     ``deep``: they are nested dozens deep, as Python's frames are; then they are counted, not peeled off one by one.
     """
     events = trace.events
@@ -112,7 +96,10 @@ def _peeled(rest: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> _
 
 def _counted(rows: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> _RowsAndStarts | None:
     """Return the layers by how many events are open where each begins; None where two of one layer would overlap."""
-    layer = np.minimum(_depth(start, end), most).astype(np.uint8)  # which sorts in one pass
+    lasting = end > start  # others enclose nothing, also what begins with them
+    depth = np.arange(len(start)) - np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
+    depth -= np.cumsum(~lasting) - ~lasting
+    layer = np.minimum(depth, most).astype(np.uint8)  # which sorts in one pass
     order = np.argsort(layer, kind="stable").astype(np.int32)
     layer, start = layer[order], start[order]
     if ((start[1:] < end[order][:-1]) & (layer[1:] == layer[:-1]) & (layer[1:] < most)).any():
@@ -122,20 +109,17 @@ def _counted(rows: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> 
     return tuple(np.split(rows[order], cuts)[:num]), tuple(np.split(start, cuts)[:num])
 
 
-def _depth(start: Ints, end: Ints) -> Ints:
-    """Return how many events are open where each begins."""
-    lasting = end > start  # others enclose nothing, also what begins with them
-    depth = np.arange(len(start))
-    depth -= np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
-    if not lasting.all():
-        depth -= np.cumsum(~lasting) - ~lasting
-    return depth
-
-
 def outermost(trace: Trace, rows: Rows) -> Rows:
     """Return those of one thread's events, in time order, longer first on ties, that lie in no other one."""
     found: Rows = rows[_outermost(trace.events.start[rows], trace.events.end[rows])]
     return found
+
+
+def outermost_of_threads(trace: Trace, rows: Rows) -> Rows:
+    """Return those of several threads' events that lie in no other one of their thread, in time order."""
+    threads = trace.events.thread[rows]
+    each = [outermost(trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
+    return np.sort(np.concatenate(each)) if each else rows
 
 
 def _outermost(start: Ints, end: Ints) -> Mask:
@@ -255,11 +239,6 @@ def captured(trace: Trace, rows: Rows) -> Mask:
     if not len(matching(trace, (Kind.RUNTIME,), GRAPH_CAPTURE)):
         return inside
     for thread in distinct(events.thread[rows]).tolist():
-        regions = captures_of(trace, thread)
-        if not len(regions.start):
-            continue
         mine = np.flatnonzero(events.thread[rows] == thread)
-        began = events.start[rows[mine]]
-        at = np.searchsorted(regions.start, began, side="right") - 1
-        inside[mine] = (at >= 0) & (began < regions.end[np.maximum(at, 0)])
+        inside[mine] = contains(captures_of(trace, thread), events.start[rows[mine]])
     return inside

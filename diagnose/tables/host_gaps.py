@@ -24,43 +24,14 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import AT_ONCE_NS, LONG_NS, MAJORITY, MIN_RECURRENCES, PREVAILS
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
 from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
-from diagnose.tables.host import host_rows
+from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT, matching
-
-__all__ = [
-    "MAX_FETCH_NS",
-    "NEVER_COMPUTES",
-    "autograd_waits",
-    "computing_operators",
-    "filled_by_operators",
-    "gaps_between_own_operators",
-    "gaps_of_every_step",
-    "host_compute",
-    "host_gaps",
-    "host_work",
-    "interruptions",
-    "is_paced_by_workers",
-    "loads_in_process",
-    "min_host_gap_ns",
-    "operator_share",
-    "ordinals",
-    "outside_operators",
-    "python_gaps",
-    "ready_share",
-    "recurring_gaps",
-    "silent_operators",
-    "waiting_share",
-    "waits",
-    "waits_for_workers",
-    "without_calls",
-    "without_operators",
-]
 
 # Time in which a thread that called backward() waits for autograd's other threads: it runs no Python then.
 
@@ -83,9 +54,7 @@ def autograd_waits(t: Tables) -> Intervals:
     roots[matching(t.trace, (Kind.OP,), _ROOT)] = True
     found = []
     for thread in t.threads:
-        rows = host_rows(t.trace, thread, Kind.OP)
-        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows]))[: len(rows)]
-        rows = rows[events.start[rows] >= before]  # without operators in others
+        rows = outermost(t.trace, host_rows(t.trace, thread, Kind.OP))
         one, two = rows[:-1], rows[1:]
         follows = evaluates[two] & (roots[one] | evaluates[one])
         begins = np.maximum.accumulate(np.where(follows, 0, np.arange(1, len(one) + 1)))  # the last one that does not
@@ -96,21 +65,17 @@ def autograd_waits(t: Tables) -> Intervals:
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
-GAP_NS = 1_000_000
 MIN_GAP_NS = 200_000
 GAP_STEP_SHARE = 0.1
 # Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the
 # wait is over, and it waits for a core.
 MIN_LINE_WAIT_SHARE = 0.75
-MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
 STEADY_SHARE = 0.6  # of the steps, in which a host gap comes at the same place
-MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
-MAX_APART_NS = 50_000  # between a host gap and the events of the thread that surround it
 
 
 def min_host_gap_ns(t: Tables) -> int:
     """Return how long an interval between operators must be to count as a host gap, ns."""
-    return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
+    return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, LONG_NS))
 
 
 def host_gaps(t: Tables) -> Intervals:
@@ -123,7 +88,7 @@ def host_gaps(t: Tables) -> Intervals:
     between = longer_than(outside_operators(t), min_host_gap_ns(t))
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
-    intervals = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
+    intervals = longer_than(subtract(without_calls(t), t.covering(long)), LONG_NS)
     python = operator_share(t, intervals, ops) < MAJORITY
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
@@ -136,7 +101,12 @@ def without_calls(t: Tables) -> Intervals:
     if t.device_id < 0 or launches_unlinked(t.tasks):
         return EMPTY
     busy = [t.covering(t.host_rows(Kind.RUNTIME)), t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))]
-    busy += [t.covering(_that_call(t, thread)) for thread in t.threads]
+    for thread in t.threads:
+        rows, calls = (host_rows(t.trace, thread, kind) for kind in (Kind.OP, Kind.RUNTIME))
+        first, last = np.searchsorted(
+            t.trace.events.start[calls], (t.trace.events.start[rows], t.trace.events.end[rows])
+        )
+        busy.append(t.covering(rows[last > first]))
     return subtract(span(*t.steps.window), union(*busy))
 
 
@@ -145,15 +115,6 @@ def operator_share(t: Tables, intervals: Intervals, operators: Rows) -> Floats:
     within = covered(t.covering(operators), intervals.start, intervals.end)
     share: Floats = within / np.maximum(intervals.end - intervals.start, 1)
     return share
-
-
-def _that_call(t: Tables, thread: int) -> Rows:
-    """Return the operators of a thread that a runtime call lies in."""
-    events = t.trace.events
-    rows, calls = (host_rows(t.trace, thread, kind) for kind in (Kind.OP, Kind.RUNTIME))
-    first, last = np.searchsorted(events.start[calls], (events.start[rows], events.end[rows]))
-    found: Rows = rows[last > first]
-    return found
 
 
 def python_gaps(t: Tables) -> Intervals:
@@ -187,8 +148,9 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
         before = np.searchsorted(ended, gaps.start, side="right") - 1
         after = np.searchsorted(events.start[own], gaps.end)
         close = (before >= 0) & (after < len(own))
-        close &= gaps.start - ended[np.maximum(before, 0)] <= MAX_APART_NS
-        close &= events.start[own][np.minimum(after, len(own) - 1)] - gaps.end <= MAX_APART_NS
+        # Between a host gap and the events of the thread that surround it.
+        close &= gaps.start - ended[np.maximum(before, 0)] <= AT_ONCE_NS
+        close &= events.start[own][np.minimum(after, len(own) - 1)] - gaps.end <= AT_ONCE_NS
         mine |= close & (events.start[ops[0]] < gaps.start) & (events.start[ops[-1]] >= gaps.end)
     return Intervals(gaps.start[mine], gaps.end[mine])
 
@@ -282,7 +244,8 @@ def waits(t: Tables, pieces: Intervals) -> Mask:
     seen_alike, waiting_alike = (np.bincount(alike, n.astype(np.float64))[alike] for n in (seen, waiting))
     sampled = seen > 0
     seen, waiting = np.where(sampled, seen, seen_alike), np.where(sampled, waiting, waiting_alike)
-    found: Mask = (seen > 0) & (waiting >= MIN_PIECE_WAIT_SHARE * seen)
+    # Of the samples in a host gap.
+    found: Mask = (seen > 0) & (waiting >= PREVAILS * seen)
     return found
 
 
@@ -390,10 +353,8 @@ _WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {
 # Long intervals of the host inside operators that called nothing: they computed, or the thread was interrupted.
 
 # Dispatching one operator takes 5 to 50 µs, recorded with stacks and shapes up to 250: an operator that is silent for
-# as long as this computes, compiles or loads.
-MIN_SILENCE_NS = 1_000_000
+# ``LONG_NS`` computes, compiles or loads.
 MIN_SILENT_STEP_SHARE = 0.8  # in which the same call is silent, as a plan for a new shape
-MIN_SILENT_STEPS = 3
 # Allocations and views: they touch no element, whatever their size. Where one copies, another operator does it.
 NEVER_COMPUTES = re.compile(
     r"^aten::(new_)?empty(_\w+)?$|^aten::(_conj|_neg_view|_reshape_alias|_unsafe_view|adjoint|alias|as_strided_?"
@@ -427,7 +388,7 @@ def filled_by_operators(t: Tables) -> Intervals:
     Silent ones are left out: each of them is judged by itself.
     """
     others = union(t.host_gaps, *(intervals for intervals, _ in t.silences.values()))
-    intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
+    intervals = longer_than(subtract(without_calls(t), others), LONG_NS)
     return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MAJORITY)
 
 
@@ -452,7 +413,7 @@ def interruptions(t: Tables) -> Intervals:
     if not t.silent_operators:
         return EMPTY
     noted = distinct(t.calls(_INSTANT), t.known_kernel_calls)
-    calls = longer_than(t.covering(noted), MIN_SILENCE_NS)
+    calls = longer_than(t.covering(noted), LONG_NS)
     return union(calls, *(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in t.silent_operators))
 
 
@@ -493,7 +454,7 @@ def _one_of_each_step(t: Tables, like: Rows, silent: Rows) -> bool:
     step = np.searchsorted(t.steps.start, began, side="right") - 1
     place = np.searchsorted(start, began)[step >= 0] - first[step[step >= 0]]
     steps_at = np.bincount(place) if len(place) else np.zeros(1, np.int64)
-    return bool(steps_at.max() >= max(MIN_SILENT_STEP_SHARE * t.steps.num, MIN_SILENT_STEPS))
+    return bool(steps_at.max() >= max(MIN_SILENT_STEP_SHARE * t.steps.num, MIN_RECURRENCES))
 
 
 def _launching(t: Tables, operators: Rows) -> Mask:
@@ -528,16 +489,14 @@ def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
 
 def silences(t: Tables) -> Mapping[int, tuple[Intervals, Rows]]:
     """Return, for each thread that launches, the intervals without an event that one operator is innermost in."""
-    return {thread: _silent(t, thread) for thread in t.threads}
-
-
-def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
-    events, layers = t.trace.events, t.work_layers[thread]
-    begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
-    inner = [open_rows[-1] if open_rows else -1 for open_rows in layers.at_each((begin + end) // 2)]
-    operator = np.array(inner, np.intp)
-    is_op = (operator >= 0) & (events.kind[operator] == Kind.OP)
-    return Intervals(begin[is_op], end[is_op]), operator[is_op]
+    events, found = t.trace.events, {}
+    for thread in t.threads:
+        begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
+        around = t.work_layers[thread].at_each((begin + end) // 2)
+        operator = np.array([rows[-1] if rows else -1 for rows in around], np.intp)
+        is_op = (operator >= 0) & (events.kind[operator] == Kind.OP)
+        found[thread] = (Intervals(begin[is_op], end[is_op]), operator[is_op])
+    return found
 
 
 def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
@@ -549,11 +508,11 @@ def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
         return EMPTY
     start, end = events.start[rows], events.end[rows]
     following = np.append(start[1:], end.max() + 1)
-    far = following - start >= MIN_SILENCE_NS
+    far = following - start >= LONG_NS
     far[-1] = True
     apart = Intervals(start[far], following[far])
     edges = np.concatenate([*apart, end[contains(apart, end)]])
     edges.sort(kind="stable")
-    long = np.diff(edges) >= MIN_SILENCE_NS
+    long = np.diff(edges) >= LONG_NS
     long &= contains(apart, edges[:-1])  # what lies between two of these intervals is not silent
     return edges[:-1][long], edges[1:][long]

@@ -5,14 +5,16 @@ Python frames show it; where so many operators run that none were recorded, the 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import FEW, LONG_NS, MAJORITY
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import (
@@ -25,17 +27,7 @@ from diagnose.tables.call_frames import (
     stacks,
 )
 from diagnose.tables.python_calls import HEAVY, LIBRARY, PASSES_ON, READ, Issuer, names_of, repeats
-
-__all__ = [
-    "MIN_IN_LOOP",
-    "MIN_IN_MODEL",
-    "Issuer",
-    "SampledLoop",
-    "issued",
-    "issued_in_loop",
-    "issuer_of",
-    "sampled_loop",
-]
+from diagnose.tables.run_steps import functions_of
 
 # Which loop of the script's holds most of what a function does, by the lines that the sampler saw.
 
@@ -67,14 +59,12 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
     return SampledLoop(head, last, within[head, last] / total)
 
 
-MAX_OPERATORS_READ = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
 MAX_ISSUED_NS = 200_000
-MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 
 
 class _Owner(NamedTuple):
@@ -100,7 +90,12 @@ def issued(t: Tables) -> Intervals:
     if issuer is None or issuer.median_ns > MAX_ISSUED_NS:
         return EMPTY
     if not _has_frames(t):
-        return _issued_by_samples(t)
+        sampled, rows = sampled_issuer(t), t.called_by_python
+        if sampled is None:
+            return EMPTY
+        mine = among(rows, sampled[1])
+        start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+        return union((start[mine], _reaching(start, end, mine)[mine]))
     known = dict(_owners_of(named, rows) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
@@ -124,18 +119,10 @@ def issued_in_loop(t: Tables) -> Intervals:
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
     """Return the operators' ends, moved to the next one's start where that follows soon and is the function's too."""
     following = np.append(start[1:], end[-1:])
-    chained = np.append(mine[1:], False) & (following - end < MAX_PAUSE_NS)
+    # Of Python between two operators of a loop.
+    chained = np.append(mine[1:], False) & (following - end < LONG_NS)
     reached: Ints = np.where(chained, following, end)
     return reached
-
-
-def _issued_by_samples(t: Tables) -> Intervals:
-    sampled, rows = sampled_issuer(t), t.called_by_python
-    if sampled is None:
-        return EMPTY
-    mine = among(rows, sampled[1])
-    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
-    return union((start[mine], _reaching(start, end, mine)[mine]))
 
 
 def _has_frames(t: Tables) -> bool:
@@ -162,10 +149,11 @@ def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | No
 
 
 def _main_issuer(t: Tables) -> Issuer | None:
-    rows = t.called_by_python[:MAX_OPERATORS_READ]
+    # The first of the window stand for the rest.
+    rows = t.called_by_python[:20_000]
     if not len(rows) or not len(t.steps.start):
         return None
-    called, owners = _owners_of(t, rows)
+    _, owners = _owners_of(t, rows)
     counted = Counter(owner for owner in owners if owner is not None)
     if not counted:
         return None
@@ -174,31 +162,32 @@ def _main_issuer(t: Tables) -> Issuer | None:
     steps = t.steps.num * len(rows) / len(t.called_by_python)
     if match is None or num < MIN_ISSUED_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
-    if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
+    if in_model and num < MIN_EACH_CALL * num_calls(t, {frame})[frame] * steps / t.steps.num:
         return None
-    is_mine = np.array([one == (frame, in_model) for one in owners], bool)
-    if not in_model and is_rollout(t, rows[is_mine]):
+    mine = rows[np.array([one == (frame, in_model) for one in owners], bool)]
+    if not in_model and is_rollout(t, mine):
         return None
-    mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
-    length = (t.trace.events.end - t.trace.events.start)[rows[is_mine]]
+    is_open = t.trace.names.index(frame) in names_of_open_frames(t)  # its line is not the function's first then
+    issuer = _issuer(t, match, mine, len(rows), steps)
+    return replace(issuer, line=None if is_open else issuer.line, in_model=in_model)
+
+
+def _issuer(t: Tables, frame: re.Match[str], mine: Rows, num_rows: int, steps: float) -> Issuer:
+    """Return the function of a frame that issues the operators ``mine`` of so many in so many steps."""
+    called = Counter(names_of(t, mine))
     return Issuer(
-        frame=frame,
-        file=match["file"],
-        line=int(match["line"]) if t.trace.names.index(frame) not in names_of_open_frames(t) else None,
-        function=match["function"],
-        num=num / steps,
-        share=num / len(rows),
-        reads=mine[READ] / steps,
-        median_ns=int(np.median(length)),
-        in_model=in_model,
-        names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
-        repeats=repeats(t, rows[is_mine]),
+        frame=frame.string,
+        file=frame["file"],
+        line=int(frame["line"]),
+        function=frame["function"],
+        num=len(mine) / steps,
+        share=len(mine) / num_rows,
+        reads=called[READ] / steps,
+        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
+        in_model=False,
+        names=tuple(name for name, _ in called.most_common(3)),
+        repeats=repeats(t, mine),
     )
-
-
-def _num_calls(t: Tables, frame: str, steps: float) -> float:
-    """Return how often a function is called in so many steps."""
-    return num_calls(t, {frame})[frame] * steps / t.steps.num
 
 
 def _owner(frames: list[str]) -> _Owner | None:
@@ -220,9 +209,7 @@ def _owner(frames: list[str]) -> _Owner | None:
 
 MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
-MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
 MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
-NUM_NAMED = 3
 
 
 def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
@@ -233,10 +220,7 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     samples, rows = t.capture.samples, t.called_by_python
     if samples is None or len(samples.time_ns) < 2 or not len(rows) or not t.trace.epoch_ns:
         return None
-    functions = sorted({(file, function) for file, _, function in samples.places})
-    number = {each: i for i, each in enumerate(functions)}
-    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
-    seen = of_place[samples.place]
+    functions, seen = functions_of(samples)
     after = np.searchsorted(samples.time_ns - t.trace.epoch_ns, t.trace.events.start[rows])
     inside = (after > 0) & (after < len(seen))
     after = np.clip(after, 1, len(seen) - 1)
@@ -250,26 +234,15 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     mine, (file, function) = rows[owner == most], functions[most]
     called = Counter(names_of(t, mine))
     heavy = sum(num for name, num in called.items() if HEAVY.match(name))
-    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_ISSUED_SHARE * len(rows):
+    # Of the operators that a function calls: products and convolutions are a model's.
+    if LIBRARY.search(file) or heavy > FEW * len(mine) or len(mine) < MIN_ISSUED_SHARE * len(rows):
         return None
     if len(mine) / t.steps.num < MIN_PER_STEP:
         return None
     lines = Counter(samples.places[i][1] for i in samples.place[seen == most].tolist())
     line = lines.most_common(1)[0][0]
-    issuer = Issuer(
-        frame=f"{file}({line}): {function}",
-        file=file,
-        line=line,
-        function=function,
-        num=len(mine) / t.steps.num,
-        share=len(mine) / len(rows),
-        reads=called[READ] / t.steps.num,
-        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
-        in_model=False,
-        names=tuple(name for name, _ in called.most_common(NUM_NAMED)),
-        repeats=repeats(t, mine),
-    )
-    return issuer, mine
+    frame = FRAME.match(f"{file}({line}): {function}")
+    return None if frame is None else (_issuer(t, frame, mine, len(rows), t.steps.num), mine)
 
 
 def _main_function(t: Tables, seen: Ints, num_functions: int) -> int:

@@ -16,15 +16,6 @@ from diagnose.model.events import Events, Kind, Trace
 from diagnose.tables import Tables
 from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 
-__all__ = [
-    "CLASSES",
-    "OTHER",
-    "classify",
-    "kernel_classes",
-    "task_classes",
-    "tasks_of",
-]
-
 OTHER = "other"
 
 # Class, and what the names of its kernels contain.

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among
+from diagnose.model.limits import LONG_NS
 from diagnose.tables import Tables
 from diagnose.tables.host import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
 
-__all__ = [
-    "MAX_CROSSING_SHARE",
-    "MAX_OVERLAP_IN_STREAM",
-    "MIN_OVERLAP_SHARE",
-    "Crossing",
-    "crossing",
-    "device_launches",
-    "graph_holes",
-    "graphs_left_no_task",
-    "launches_without_task",
-    "lost_share",
-    "num_captured",
-    "only_collectives",
-    "overlap_share",
-]
-
-# Times that no run can have: tasks that overlap on one stream, calls of one thread that cross each other.
-#
-# A stream runs one task after the other, and a call ends before the one that made it. Recordings whose times were
-# scaled, merged or taken of a clock that was set back break both.
+# Times that no run can have: tasks that overlap on one stream, which runs one after the other. Recordings whose times
+# were scaled, merged or taken of a clock that was set back have them.
 
 # Files in whole microseconds let tasks that follow each other overlap by one.
 ROUNDING_NS = 1_000
@@ -40,15 +21,6 @@ ROUNDING_NS = 1_000
 # while the last blocks of the one before it run. 2.4 % in a file that was written by hand.
 MIN_OVERLAP_SHARE = 0.05
 MAX_OVERLAP_IN_STREAM = 0.25  # kernels that are launched to begin early reach less: with more the file shows no step
-MIN_CROSSING_NS = 10_000  # in the same recordings calls cross by at most 1.4 µs
-MAX_CROSSING_SHARE = 0.05  # of the recording
-
-
-class Crossing(NamedTuple):
-    """Operators and Python frames that begin within another one of their thread and end after it."""
-
-    num: int
-    share: float  # of the recording, that they last at once with what they cross
 
 
 def overlap_share(t: Tables) -> float:
@@ -64,43 +36,15 @@ def overlap_share(t: Tables) -> float:
     start, end = tasks.start[order], tasks.end[order]
     stream, launch = tasks.stream[order], tasks.launch[order]
     same = stream[1:] == stream[:-1]
-    overlap = np.minimum(_reach(end, same), end[1:]) - start[1:]
+    parts = np.split(end, np.flatnonzero(~same) + 1)  # of each stream
+    reach = np.concatenate([np.maximum.accumulate(part) for part in parts])[:-1]
+    overlap = np.minimum(reach, end[1:]) - start[1:]
     counts = same & (overlap > ROUNDING_NS) & ((launch[1:] != launch[:-1]) | (launch[1:] < 0))
     return float(overlap[counts].sum()) / length
 
 
-def crossing(t: Tables) -> Crossing:
-    """Return how many calls cross another one, for longer than clocks are inexact."""
-    events = t.trace.events
-    rows = rows_of(t.trace, Kind.OP, Kind.PYTHON)
-    if len(rows) < 2:
-        return Crossing(0, 0.0)
-    rows = rows[np.argsort(events.thread[rows], kind="stable")]
-    start, end, thread = events.start[rows], events.end[rows], events.thread[rows]
-    same = thread[1:] == thread[:-1]
-    both = np.maximum(_crossed_ns(end[:-1], start, end), _crossed_ns(_reach(end, same), start, end))
-    crosses = same & (both > MIN_CROSSING_NS)
-    return Crossing(int(crosses.sum()), min(float(both[crosses].sum()) / max(int(events.end.max()), 1), 1.0))
-
-
-def _reach(end: Ints, same: Mask) -> Ints:
-    """Return for each event but the first the latest end of those before it, of its own thread or stream.
-
-    ``same``: which events are of the one before them.
-    """
-    parts = np.split(end, np.flatnonzero(~same) + 1)
-    return np.concatenate([np.maximum.accumulate(part) for part in parts])[:-1]
-
-
-def _crossed_ns(until: Ints, start: Ints, end: Ints) -> Ints:
-    """Return for each event but the first how long it lasts within what ends at ``until``, if it outlasts that."""
-    crossed: Ints = np.where(until < end[1:], np.minimum(until - start[1:], end[1:] - until), 0)
-    return crossed
-
-
 MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
 MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is there for the most part
-MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
 def device_launches(t: Tables) -> Rows:
@@ -160,4 +104,5 @@ def graph_holes(t: Tables) -> Intervals:
     if not of_graph.any() or not len(tasks.launch):
         return EMPTY
     beside = ((gaps.before >= 0) & of_graph[tasks.launch[gaps.before]]) | of_graph[gaps.launch]
-    return gaps.device_part(beside & (gaps.end - gaps.queued_at >= MIN_HOLE_NS))
+    # Nodes of a graph follow each other within some µs.
+    return gaps.device_part(beside & (gaps.end - gaps.queued_at >= LONG_NS))

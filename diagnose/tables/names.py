@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -13,49 +12,6 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct
 from diagnose.model.shapes import Shape
-from diagnose.text.needed_words import ANY, needed_words
-
-__all__ = [
-    "ALLOCATION",
-    "BACKWARD",
-    "BLOCKING",
-    "CAPTURE_BEGIN",
-    "CAPTURE_END",
-    "COLLECTIVE",
-    "DATA_SIZES",
-    "EXPERT_EXCHANGE",
-    "FREEING",
-    "FROM_HOST",
-    "FUSED",
-    "GRAPH_CAPTURE",
-    "GRAPH_LAUNCH",
-    "HOST_BACKEND",
-    "HOST_COLLECTIVE",
-    "JOINS",
-    "KERNEL_LAUNCH",
-    "LAUNCH",
-    "LOADER_NEXT",
-    "LOADS_CODE",
-    "MODULE",
-    "MODULE_LOAD",
-    "NAME_PART",
-    "OPTIMIZER_STEP",
-    "PAGEABLE",
-    "REDUCTION",
-    "STEP_MARK",
-    "TO_HOST",
-    "ZERO_GRAD",
-    "AnyCase",
-    "Pattern",
-    "is_of",
-    "matching",
-    "names_of",
-    "rows_of",
-    "searcher",
-    "shapes_in",
-    "shapes_of_each",
-    "words_of",
-]
 
 # The shapes of operators' inputs, as a recording with shapes has them.
 
@@ -96,35 +52,17 @@ class AnyCase:
     """A pattern that ignores case, written in lower case.
 
     To search the name in lower case takes a quarter of the time of ``re.IGNORECASE``, and names of kernels are long.
-    ``words`` are texts of which each match holds one, where the pattern's own do not show them.
     """
 
-    def __init__(self, pattern: str, words: tuple[str, ...] = ()) -> None:
-        self._pattern, self._words = re.compile(pattern), words or needed_words(pattern)
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern)
 
     def search(self, name: str) -> re.Match[str] | None:
         """Return what the pattern finds in the name in lower case, None for nothing."""
-        small = name.lower()
-        for word in self._words:
-            if word in small:
-                return self._pattern.search(small)
-        return None
+        return self._pattern.search(name.lower())
 
 
 Pattern: TypeAlias = "re.Pattern[str] | AnyCase"
-
-
-def words_of(pattern: Pattern) -> tuple[str, ...]:
-    """Return words of which a name has to hold one for the pattern to find something in it."""
-    if isinstance(pattern, AnyCase) or pattern.flags & (re.IGNORECASE | re.VERBOSE):
-        return ANY  # one that ignores case looks for its words itself
-    return needed_words(pattern.pattern)
-
-
-def searcher(pattern: Pattern) -> Callable[[str], bool]:
-    """Return what tells whether a pattern finds something in a name; where no word of it stands, without a search."""
-    words = words_of(pattern)
-    return lambda name: any(word in name for word in words) and pattern.search(name) is not None
 
 
 NAME_PART = 600  # characters: what a kernel does stands at the start of its name; templates may take thousands
@@ -186,14 +124,12 @@ _EXPERT_EXCHANGE = (
     r"int(er|ra)_?node(?!s)|\bep_?(dispatch|combine)|moe_?a2a"
     rf"|^(?=.*(all_?to_?all|a2a_?(dispatch|combine))){_COMPUTES}"
 )
-_EXCHANGE_WORDS = ("node", "dispatch", "combine", "a2a", "all")
-EXPERT_EXCHANGE = AnyCase(_EXPERT_EXCHANGE, _EXCHANGE_WORDS)
+EXPERT_EXCHANGE = AnyCase(_EXPERT_EXCHANGE)
 COLLECTIVE = AnyCase(
     r"nccl(?!.*init)|rccl|msccl|cross_device_reduce|one_?shot_?all_?reduce|two_?shot_?all_?reduce"
     r"|all_?reduce_(one|two)_?shot|multimem_(all|one|reduce)|quick_?reduce|nvshmem|rocshmem|deep_?ep(?!.*layout)"
     rf"|^(?=.*(?<![a-z])(all_?gather|reduce_?scatter|all_?reduce)_?\w*kernel){_COMPUTES}"
     rf"|{_EXPERT_EXCHANGE}",
-    ("ccl", "reduce", "shot", "multimem", "shmem", "deep", "gather", *_EXCHANGE_WORDS),
 )
 
 
@@ -203,8 +139,7 @@ FROM_HOST = AnyCase(r"htod|hosttodevice")
 
 def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: Pattern) -> Rows:
     """Return the rows of the given kinds whose name the pattern finds, in time order."""
-    is_found = searcher(pattern)
-    found = [name for name in names_of(trace, *kinds) if is_found(trace.names[name])]
+    found = [name for name in names_of(trace, *kinds) if pattern.search(trace.names[name])]
     if not found:
         return np.empty(0, np.intp)
     hit = np.zeros(len(trace.names) + 1, bool)

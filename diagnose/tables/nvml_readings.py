@@ -12,19 +12,6 @@ from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 from diagnose.text.numbers import percent
 
-__all__ = [
-    "ANY",
-    "POWER",
-    "SLOWED",
-    "Clocks",
-    "DeviceMemory",
-    "clocks_of",
-    "device_memory",
-    "gpu_rows",
-    "other_processes",
-    "slowed_by",
-]
-
 IDLE = 0x01
 POWER = 0x04
 # Bits of NVML's reasons by which the device runs slower than it could, and their names in reports.

@@ -20,21 +20,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
 
-__all__ = [
-    "Chain",
-    "MatchedStep",
-    "OperatorInputs",
-    "WrittenOut",
-    "graph_nodes",
-    "graphed_updates",
-    "host_time_behind_first",
-    "match_tasks",
-    "matched_steps",
-    "operator_inputs",
-    "operators",
-    "outermost_by_step",
-]
-
 # Device tasks that CUDA graphs launch. One call launches them all: no operator around it is theirs.
 
 # Adam and its relatives divide by the root of a moment, by addcdiv: once for each tensor, or for each list of tensors.

@@ -13,8 +13,6 @@ from diagnose.model.intervals import Intervals, among, distinct, grouped, inters
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, matching
 
-__all__ = ["Links", "links", "passes", "passes_per_update", "share_in_passes"]
-
 # How many backward passes lead to a call of an optimizer.
 
 _ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")

@@ -18,8 +18,6 @@ from diagnose.model.intervals import quantiles
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
-__all__ = ["plain_steps", "steady_beside", "steps_of_run", "unprofiled_steps", "warm"]
-
 MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
 MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
@@ -83,13 +81,14 @@ def plain_steps(t: Tables) -> PlainSteps | None:
     if t.device_id >= 0:
         after, alike = after[:0], True
     agree = alike and not any(_is_longer(each, recorded) for each in (before, after) if len(each))
+    varies = variation(t.capture)  # by what steps work on, which recorded steps are compared by
     return PlainSteps(
         before_ns=_median(before),
         recorded_ns=float(np.median(recorded)),
         after_ns=_median(after),
         mean_ns=mean[0] if lasts else None,
         num=mean[1],
-        agree=agree or _follow_work(t) or t.growing_steps is not None,
+        agree=agree or (varies is not None and varies.per_work_ns is not None) or t.growing_steps is not None,
     )
 
 
@@ -133,12 +132,6 @@ def _is_steady(times: Floats) -> bool:
         return False
     first, median, third = quantiles(times, 0.25, 0.5, 0.75)
     return third - first <= MAX_STEADY * median
-
-
-def _follow_work(t: Tables) -> bool:
-    """Return whether steps are longer or shorter by what they work on, which recorded steps are compared by."""
-    varies = variation(t.capture)
-    return varies is not None and varies.per_work_ns is not None
 
 
 def _nearest(times: Floats) -> Floats:

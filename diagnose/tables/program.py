@@ -5,7 +5,6 @@ A field is None, "" or empty where the trace does not show it: a change is left 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct, grouped, intersect, span, total
+from diagnose.model.limits import FEW, MIN_RECURRENCES
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
@@ -30,17 +30,14 @@ from diagnose.tables.names import (
     OPTIMIZER_STEP,
     REDUCTION,
     matching,
-    rows_of,
+    names_of,
     shapes_in,
+    shapes_of_each,
 )
 from diagnose.tables.roofline import device_of
 
-__all__ = ["ATTENTION", "UNKNOWN", "Program", "Server", "Vendor", "grows", "program_of"]
-
 # Tensors that grow piece by piece, as a cache of keys and values does: no graph holds their length.
 
-MIN_GROWING = 3  # steps, of which each needs more than the one before
-MIN_JOINED_PIECES = 3  # times that a piece is joined to what the time before gave
 ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
 
 
@@ -58,15 +55,16 @@ def grows(t: Tables, trace: Trace) -> bool:
             at = sides[0]
             sizes.setdefault((piece, at, grown[:at] + grown[at + 1 :]), set()).add(grown[at])
     grows_by_cat = any(
-        sum(size + piece[at] in known for size in known) >= MIN_JOINED_PIECES for (piece, at, _), known in sizes.items()
+        # Times that a piece is joined to what the time before gave.
+        sum(size + piece[at] in known for size in known) >= MIN_RECURRENCES
+        for (piece, at, _), known in sizes.items()
     )
-    return grows_by_cat or _grows_with_steps(t, trace)
-
-
-def _grows_with_steps(t: Tables, trace: Trace) -> bool:
-    """Return whether the largest tensor that is concatenated, or attended to, grows by as much in each step."""
+    if grows_by_cat:
+        return True
+    # Whether the largest tensor that is concatenated, or attended to, grows by as much in each step.
     steps = t.steps if trace is t.trace else t.named.steps
-    if steps.num < MIN_GROWING:
+    # Steps, of which each needs more than the one before.
+    if steps.num < MIN_RECURRENCES:
         return False
     for pattern in (JOINS, ATTENTION):
         rows = _rows(trace, pattern)
@@ -94,7 +92,6 @@ Vendor: TypeAlias = Literal["NVIDIA", "AMD", ""]
 Server: TypeAlias = Literal["vllm", "sglang", ""]
 
 MIN_RECORDED_OPERATORS = 10  # from here on a backward would be among them
-MIN_COMPILED = 0.05  # of the steps, of the tasks or of their time: less is a helper of an eager model
 MIN_UNCACHED = 0.25  # blocks taken from the driver and given back for each launch: a cache makes hardly any
 MIN_UNCACHED_PER_STEP = 10
 
@@ -157,53 +154,51 @@ def program_of(t: Tables) -> Program:
     """Return what the trace, its attribution window and the capture's description show of the program."""
     traces = [t.trace] if t.capture.attribution is None else [t.trace, t.capture.attribution]
     info = t.capture.info or CaptureInfo()
-    names = frozenset(name for trace in traces for name in _host_names(trace))
+    kinds = (Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
+    names = frozenset(trace.names[i] for trace in traces for i in names_of(trace, *kinds))
+    has_operators = max(int((trace.events.kind == Kind.OP).sum()) for trace in traces) >= MIN_RECORDED_OPERATORS
+    servers = {match["name"] for match in map(_SERVER.search, names) if match}
+    server: Server = "vllm" if servers == {"vllm"} else "sglang" if "sglang" in servers else ""
+    has_loader = bool(info.loader.batch_size) or any(map(LOADER_NEXT.search, names))
+    types = (trace.names[i] for trace in traces for i in distinct(trace.events.types).tolist() if i >= 0)
+    # The first dimension of what convolutions take, where it is the same in all of them.
+    convolved = (shapes for trace in traces for _, shapes in _inputs(trace, _asking(trace, _CONVOLUTION)))
+    sizes = {shapes[0][0] for shapes in convolved if shapes and len(shapes[0]) >= 3}
     called = {match[1] for match in map(_GRADIENT_CALL.search, names) if match}
     has_second_derivatives = called == {"grad", "backward"} or any(map(_SECOND.search, names))
     return Program(
-        trains=_trains(t, traces, names, info),
+        trains=_trains(t, names, info, has_operators=has_operators),
         is_compiled=_is_compiled(t),
         has_graphs=bool(len(t.calls(GRAPH_LAUNCH, Kind.RUNTIME)) or len(t.calls(GRAPH_CAPTURE, Kind.RUNTIME))),
         vendor=_vendor(t),
-        dtypes=frozenset(dtype for trace in traces for dtype in _dtypes(trace)),
-        batch_size=info.loader.batch_size if info.loader.batch_size else _batch_size(traces),
-        is_ddp=_is_ddp(t, traces, names, info),
+        dtypes=frozenset(dtype for text in types for dtype in re.findall(r'"([\w:]+)"', text)),
+        batch_size=info.loader.batch_size or (sizes.pop() if len(sizes) == 1 else None),
+        is_ddp=_is_ddp(t, names, info, has_operators=has_operators),
         exchanged=_exchanged(t),
         allocator=_allocator(t, info),
         layer_sizes=frozenset(size for trace in traces for size in _layer_sizes(trace)),
         varying_sizes=_varying_sizes(t, traces),
         grows=any(grows(t, trace) for trace in traces),
-        has_torch_attention=any(map(ATTENTION.match, names)) if _has_operators(traces) else None,
+        has_torch_attention=any(map(ATTENTION.match, names)) if has_operators else None,
         attention_backends=frozenset(m["name"] or m["math"] for m in map(_BACKEND.search, names) if m),
         heavy=frozenset(
             what for what, p in (("convolution", _CONVOLUTION), ("product", _PRODUCT)) if any(map(p.match, names))
         ),
-        has_loader=_has_loader(traces, names, info),
+        has_loader=True if has_loader else False if has_operators else None,
         has_collectives=bool(t.device_id >= 0 and t.tasks.is_collective.any()),
-        server=_server(names),
+        server=server,
         has_cross_entropy="aten::cross_entropy_loss" in names,
         clips=any(map(_CLIPPING.search, names)),
         second_derivatives=has_second_derivatives,
     )
 
 
-def _host_names(trace: Trace) -> Iterator[str]:
-    rows = rows_of(trace, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
-    for name in distinct(trace.events.name[rows]).tolist() if len(rows) else []:
-        yield trace.names[name]
-
-
 def _device_names(t: Tables) -> Iterator[str]:
-    ids = t.trace.events.name[t.tasks.row]
-    for name in distinct(ids).tolist() if len(ids) else []:
+    for name in distinct(t.trace.events.name[t.tasks.row]).tolist():
         yield t.trace.names[name]
 
 
-def _has_operators(traces: list[Trace]) -> bool:
-    return max(int((trace.events.kind == Kind.OP).sum()) for trace in traces) >= MIN_RECORDED_OPERATORS
-
-
-def _trains(t: Tables, traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
+def _trains(t: Tables, names: frozenset[str], info: CaptureInfo, *, has_operators: bool) -> bool | None:
     """Return None where kernels alone hint at a backward, as in a graph of whole steps; `dgrad` is no such hint.
 
     A transposed convolution of inference runs that kernel too.
@@ -212,7 +207,7 @@ def _trains(t: Tables, traces: list[Trace], names: frozenset[str], info: Capture
         return True
     if any(p.search(n) for n in names for p in (BACKWARD, OPTIMIZER_STEP, _GRADIENT, _UPDATE)):
         return True
-    if not _has_operators(traces) or any(map(_GRADIENT_KERNEL.search, _device_names(t))):
+    if not has_operators or any(map(_GRADIENT_KERNEL.search, _device_names(t))):
         return None
     return False
 
@@ -220,19 +215,19 @@ def _trains(t: Tables, traces: list[Trace], names: frozenset[str], info: Capture
 def _is_compiled(t: Tables) -> bool:
     start, end = t.steps.window
     regions = intersect(t.covering(t.calls(_COMPILED_REGION, Kind.OP, Kind.ANNOTATION)), span(start, end))
-    if total(regions) >= MIN_COMPILED * (end - start):
+    # Of the steps, of the tasks or of their time: less is a helper of an eager model.
+    if total(regions) >= FEW * (end - start):
         return True
     generated = t.tasks_matching(_COMPILED_KERNEL)
     length = t.tasks.end - t.tasks.start
     if not len(length):
         return False
-    return bool(generated.mean() >= MIN_COMPILED or length[generated].sum() >= MIN_COMPILED * length.sum())
+    return bool(generated.mean() >= FEW or length[generated].sum() >= FEW * length.sum())
 
 
 def _vendor(t: Tables) -> Vendor:
     device = device_of(t)
-    rows = rows_of(t.trace, Kind.RUNTIME)
-    calls = [t.trace.names[name] for name in (distinct(t.trace.events.name[rows]).tolist() if len(rows) else [])]
+    calls = [t.trace.names[name] for name in names_of(t.trace, Kind.RUNTIME)]
     sources = ([device.name] if device else []), calls, list(_device_names(t))
     for known in sources:  # the surest first
         if any(map(_AMD_NAMES.search, known)):
@@ -242,17 +237,11 @@ def _vendor(t: Tables) -> Vendor:
     return ""
 
 
-def _dtypes(trace: Trace) -> Iterator[str]:
-    ids = trace.events.types[trace.events.types >= 0]
-    for text in distinct(ids).tolist() if len(ids) else []:
-        yield from re.findall(r'"([\w:]+)"', trace.names[text])
-
-
-def _is_ddp(t: Tables, traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
+def _is_ddp(t: Tables, names: frozenset[str], info: CaptureInfo, *, has_operators: bool) -> bool | None:
     """Return False only where the operators are recorded and another cause of the exchange shows, or there is none."""
     if info.flags.ddp != type(info.flags.ddp)() or any(map(_DDP.search, names)) or len(buffer_broadcasts(t)):
         return True
-    if not _has_operators(traces):
+    if not has_operators:
         return None
     if any(map(_SHARDED.search, names)):
         return False
@@ -260,22 +249,9 @@ def _is_ddp(t: Tables, traces: list[Trace], names: frozenset[str], info: Capture
     return None if has_exchange else False
 
 
-def _has_loader(traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
-    if info.loader.batch_size or any(map(LOADER_NEXT.search, names)):
-        return True
-    return False if _has_operators(traces) else None
-
-
-def _server(names: frozenset[str]) -> Server:
-    found = {match["name"] for match in map(_SERVER.search, names) if match}
-    return "vllm" if "vllm" in found and "sglang" not in found else "sglang" if "sglang" in found else ""
-
-
 def _exchanged(t: Tables) -> frozenset[str]:
-    rows = t.tasks.row[t.tasks.is_collective] if t.device_id >= 0 else np.empty(0, np.intp)
-    details = t.trace.events.detail[rows]
-    texts = [t.trace.names[i] for i in distinct(details[details >= 0]).tolist()] if (details >= 0).any() else []
-    parts = [text.split("|") for text in texts]
+    details = distinct(t.trace.events.detail[t.tasks.row[t.tasks.is_collective]]).tolist()
+    parts = [t.trace.names[i].split("|") for i in details if i >= 0]
     return frozenset(p[1].lower() for p in parts if len(p) > 1 and p[1] and REDUCTION.search(p[0]))
 
 
@@ -297,32 +273,12 @@ def _asking(trace: Trace, pattern: re.Pattern[str]) -> Rows:
     return rows[trace.events.shapes[rows] >= 0]
 
 
-def _inputs(trace: Trace, rows: Rows, apart: Ints | int = 0) -> Iterator[tuple[int, list[list[int]]]]:
+def _inputs(trace: Trace, rows: Rows, apart: Ints | int = 0) -> Iterator[tuple[int, tuple[Shape, ...]]]:
     """Yield row and tensors' shapes of the operators, of those with equal name, shapes and ``apart`` the first."""
-    events, read = trace.events, dict[int, list[list[int]]]()
-    size = len(trace.names) + 1
+    events, size = trace.events, len(trace.names) + 1
     alike = (np.asarray(apart, np.int64) * size + events.name[rows]) * size + events.shapes[rows]
-    for row in rows[grouped(alike).first].tolist():
-        text = int(events.shapes[row])
-        if text not in read:
-            read[text] = _shapes(trace.names[text])
-        yield row, read[text]
-
-
-def _shapes(text: str) -> list[list[int]]:
-    try:
-        given = json.loads(text)
-    except ValueError:
-        return []
-    each = given if isinstance(given, list) else []
-    return [s if isinstance(s, list) and all(isinstance(n, int) for n in s) else [] for s in each]
-
-
-def _batch_size(traces: list[Trace]) -> int | None:
-    """Return the first dimension of what convolutions take, where it is the same in all of them."""
-    every = (shapes for trace in traces for _, shapes in _inputs(trace, _asking(trace, _CONVOLUTION)))
-    found = {shapes[0][0] for shapes in every if shapes and len(shapes[0]) >= 3}
-    return found.pop() if len(found) == 1 else None
+    firsts = rows[grouped(alike).first]
+    yield from zip(firsts.tolist(), shapes_of_each(trace, firsts), strict=True)
 
 
 def _layer_sizes(trace: Trace) -> Iterator[int]:
@@ -330,7 +286,7 @@ def _layer_sizes(trace: Trace) -> Iterator[int]:
     for row, shapes in _inputs(trace, _asking(trace, _LINEAR)):
         name = trace.names[int(trace.events.name[row])]
         at = {"aten::linear": 1, "aten::addmm": 0, "aten::embedding": 0}[name]
-        weight = shapes[at] if at < len(shapes) else []
+        weight = shapes[at] if at < len(shapes) else ()
         if name != "aten::addmm" or len(weight) == 1:  # a bias; a matrix is the sum of another product
             yield from weight
 

@@ -16,18 +16,6 @@ from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, rows_of
 from diagnose.tables.names import names_of as distinct_names
 
-__all__ = [
-    "HEAVY",
-    "LIBRARY",
-    "PASSES_ON",
-    "READ",
-    "Issuer",
-    "called_by_python",
-    "names_of",
-    "repeats",
-    "runs_no_python",
-]
-
 # A line to call what other lines called again. An environment's step computes what no other line called.
 PASSES_ON = re.compile(r"(\.backward|(?<!env)(?<!envs)\.step)\(|autograd\.grad\(")
 LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
@@ -38,7 +26,6 @@ HEAVY = re.compile(
 )
 _ENGINE = "autograd::engine::"
 MIN_TIMES = 4  # that the body of a loop runs in a step
-MAX_SEEN = 1000  # operators of a step, the first ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,8 @@ def repeats(t: Tables, rows: Rows) -> float:
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     num = np.bincount(step)
     usual = np.argsort(num, kind="stable")[-(np.count_nonzero(num) + 1) // 2]  # the middle one of those with any
-    names = t.trace.events.name[rows[step == usual]][:MAX_SEEN]
+    # Of the first operators of the step.
+    names = t.trace.events.name[rows[step == usual]][:1000]
     shares = [float((names[k:] == names[:-k]).mean()) for k in range(1, len(names) // MIN_TIMES + 1)]
     return max(shares, default=0.0)
 

@@ -7,12 +7,10 @@ import numpy as np
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Queue
 from diagnose.model.events import Trace
-from diagnose.model.intervals import Intervals, among, covered, distinct, total
+from diagnose.model.intervals import among, covered, distinct, total
 from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import late_tasks, latency_bound, launches_unlinked
 from diagnose.tables.steps import Steps
-
-__all__ = ["depth_over_time", "queue_numbers"]
 
 
 def depth_over_time(
@@ -47,6 +45,13 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps, la
     p50, p90 = _weighted_percentiles(depth, weight, (0.5, 0.9))
     known = tasks.launch >= 0
     delay = np.maximum(tasks.start[known] - trace.events.end[tasks.launch[known]], 0)
+    is_unlinked = launches_unlinked(tasks)
+    busy = covered(parts.busy, time, np.append(time[1:], end))
+    if is_unlinked:  # then of the tasks that began after a pause
+        pauses = parts.idle.end[parts.idle.end - parts.idle.start >= latency_bound(launch_latency)]
+        late = among(tasks.start, pauses)
+    else:
+        late = late_tasks(trace, tasks)[known]
     return Queue(
         busy_share=total(parts.busy) / (end - start),
         idle_share=total(parts.idle) / (end - start),
@@ -54,27 +59,11 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps, la
         depth_p90=p90,
         empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
         launches_per_step=len(distinct(tasks.launch[known])) / steps.num,
-        late_share=_late_share(trace, tasks, parts, latency_bound(launch_latency)),
+        late_share=float(late.mean()) if len(late) else 0.0,
         delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
-        busy_depth_p50=None if launches_unlinked(tasks) else _busy_depth(time, depth, end, parts.busy),
+        busy_depth_p50=None if is_unlinked or not busy.any() else _weighted_percentiles(depth, busy, (0.5,))[0],
         launch_latency_ns=launch_latency,
     )
-
-
-def _busy_depth(time: Ints, depth: Ints, end: int, busy: Intervals) -> float | None:
-    """Return the median depth over the time in which the device works, None where it never does."""
-    weight = covered(busy, time, np.append(time[1:], end))
-    return _weighted_percentiles(depth, weight, (0.5,))[0] if weight.sum() else None
-
-
-def _late_share(trace: Trace, tasks: Tasks, parts: Occupancy, pause: int) -> float:
-    """Return the share of tasks launched onto an empty device; unlinked, of those that began after a pause."""
-    if not len(tasks.launch):
-        return 0.0
-    if not launches_unlinked(tasks):
-        return float(late_tasks(trace, tasks)[tasks.launch >= 0].mean())
-    pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= pause]
-    return float(among(tasks.start, pauses).mean())
 
 
 def _weighted_percentiles(value: Ints, weight: Ints, points: tuple[float, ...]) -> list[float]:

@@ -16,24 +16,11 @@ from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs
 
-__all__ = [
-    "MIN_RATED_NS",
-    "PRECISION_NAMES",
-    "REACHED_SHARE",
-    "SLOW_KERNEL_SHARE",
-    "Group",
-    "device_of",
-    "gpu_spec",
-    "groups",
-    "has_tensor_cores",
-]
-
 # Of the peak: good libraries reach 45 to 80 % in 16-bit products, and 70 to 95 % in kernels that stream.
 SLOW_KERNEL_SHARE = 0.4  # below it a kernel is slow
 REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_RATED_NS = 20_000
-TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 PRECISION_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = r"(?i)tf32|xf32|s1688|tensorop_s\d+"
@@ -94,7 +81,8 @@ def gpu_spec(t: Tables) -> GpuSpec | None:
 def has_tensor_cores(t: Tables) -> bool:
     """Return whether the device has units for 16-bit products, as far as the trace shows."""
     device = device_of(t)
-    return device is not None and device.compute_capability[0] >= TENSOR_CORES
+    # From this major version on products of 16-bit numbers have units of their own.
+    return device is not None and device.compute_capability[0] >= 7
 
 
 def groups(t: Tables) -> list[Group]:
@@ -168,15 +156,12 @@ def _by_follower(t: Tables, op_inputs: OperatorInputs, task: int, op: str) -> Op
     if not is_convolution(op):
         return None
     mine = inputs(op_inputs.text(int(op_inputs.shapes[task])), op_inputs.text(int(op_inputs.types[task])))
-    for i in _next(t, t.operators, task) if mine else []:
+    window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(t.operators))) if mine else ()
+    own = (t.tasks.stream[task], t.operators[task])
+    following = [i for i in window if t.tasks.stream[i] == own[0] and t.operators[i] != own[1]]
+    for i in following[:LOOK_AHEAD]:
         theirs = inputs(op_inputs.text(int(op_inputs.shapes[i])), op_inputs.text(int(op_inputs.types[i])))
         work = output_of_convolution(mine, theirs) if mine and theirs else None
         if work is not None:
             return work
     return None
-
-
-def _next(t: Tables, ops: Rows, task: int) -> list[int]:
-    """Return the first tasks of other operators after a task on its stream."""
-    window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(ops)))
-    return [i for i in window if t.tasks.stream[i] == t.tasks.stream[task] and ops[i] != ops[task]][:LOOK_AHEAD]

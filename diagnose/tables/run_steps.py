@@ -9,47 +9,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
-from diagnose.model.capture import Capture, RunSteps
+from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
-from diagnose.model.intervals import among, contains, covered, quantiles, union
-from diagnose.model.limits import MAJORITY, MIN_REGIONS
+from diagnose.model.intervals import Intervals, among, contains, covered, quantiles, union
+from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
-
-__all__ = [
-    "COLLECTION",
-    "MIN_RATIO",
-    "MIN_RUN_STEPS",
-    "PHASES",
-    "PLAIN",
-    "TIMING",
-    "GrowingSteps",
-    "Shared",
-    "Stall",
-    "Variation",
-    "growing_steps",
-    "is_loop_head",
-    "late_samples",
-    "lines_in",
-    "phase_shares",
-    "phase_steps",
-    "place_of",
-    "run_mean",
-    "sampled_files",
-    "sampled_lines",
-    "stalls",
-    "usable_steps",
-    "variation",
-]
 
 # What each step of the run goes into.
 
@@ -61,7 +35,11 @@ def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
     """Return ns per step and phase; they sum to the time of the step."""
     trains = bool(run.phase("backwards").any())
     parts = {name: run.phase(name) for name in PHASES[1:]}
-    few = _few_more(run)
+    # Steps with gradients off hardly more often than those without a rollout evaluate: a target network or an attack,
+    # which each step has, is no part of a rollout. With batches nothing is known of it.
+    work, others = run.phase("work"), run.phase("rollout") == 0
+    more = work - (np.median(work[others]) if others.any() else 0)
+    few = (run.phase("loading") == 0) & (work > 0) & (more < MIN_REGIONS)
     parts["inference"] = parts["inference"] + np.where(few, parts["rollout"], 0)
     parts["rollout"] = np.where(few, 0, parts["rollout"])
     if not trains:  # without gradients all the time: nothing there is beside the model
@@ -73,17 +51,6 @@ def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
     return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
 
 
-def _few_more(run: RunSteps) -> Mask:
-    """Return which steps have gradients off hardly more often than those without a rollout: these evaluate.
-
-    A target network or an attack, which each step has, is no part of a rollout. With batches nothing is known of it.
-    """
-    work, others = run.phase("work"), run.phase("rollout") == 0
-    usual = np.median(work[others]) if others.any() else 0
-    few: Mask = (run.phase("loading") == 0) & (work > 0) & (work - usual < MIN_REGIONS)
-    return few
-
-
 # Samples whose time is not that of their line: loading seen where nothing is loaded, a loop's head in the optimizer.
 #
 # The process that samples reads the clock, then frames. Where it loses its core between the two, the line is of up to
@@ -91,7 +58,6 @@ def _few_more(run: RunSteps) -> Mask:
 # one.
 
 # Of a function's samples, those outside of loading: more are no accident. Of 120 samples on two busy cores one was.
-MAX_LATE_SAMPLES = 0.05
 MIN_SAMPLES_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
 _LOOP_HEAD = r"^for\b.+\bin\b.+:\s*(#.*)?$"  # which calls the iterator, and nothing else
@@ -102,22 +68,28 @@ def is_loop_head(code: str | None) -> bool:
     return re.match(_LOOP_HEAD, (code or "").strip()) is not None
 
 
+def functions_of(samples: Samples) -> tuple[list[tuple[str, str]], Ints]:
+    """Return file and name of the functions that the sampler saw, and for each sample its function, -1 for none."""
+    functions = sorted({(file, function) for file, _, function in samples.places})
+    number = {each: i for i, each in enumerate(functions)}
+    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
+    return functions, of_place[samples.place]
+
+
 def late_samples(t: Tables) -> Mask:
     """Return which of the sampler's rows were read later than their time shows, of those that this is known of."""
     samples = t.capture.samples
     if samples is None or not t.trace.epoch_ns:
         return np.zeros(0, bool)
-    functions = sorted({(file, function) for file, _, function in samples.places})
-    number = {each: i for i, each in enumerate(functions)}
-    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
-    seen, time = of_place[samples.place], samples.time_ns - t.trace.epoch_ns
+    functions, seen = functions_of(samples)
+    time = samples.time_ns - t.trace.epoch_ns
     start, end = t.steps.window
     watched = (seen >= 0) & (time >= start) & (time < end)
     loading = contains(t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)), time)
     within, outside = (np.bincount(seen[watched & part], minlength=len(functions)) for part in (loading, ~loading))
     of_datasets = np.array([function in _OF_DATASETS for _, function in functions], bool)
     loads = (within >= MIN_SAMPLES_WITHIN) | (of_datasets & loading.any())
-    loads &= outside <= np.maximum(MAX_LATE_SAMPLES * (within + outside), 1)
+    loads &= outside <= np.maximum(FEW * (within + outside), 1)
     heads = [is_loop_head(t.capture.lines.get((file, line))) for file, line, _ in samples.places]
     at_head = np.array([*heads, False], bool)[samples.place]
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
@@ -148,7 +120,6 @@ def sampled_files(t: Tables) -> Mapping[str, set[str]]:
 
 # The lines in which long steps of a run spend their time, by the samples that the run has of them.
 
-MIN_SAMPLES_AT_LINE = 0.7  # of the samples that long steps have more than others
 # A line that usual steps are in as well, as the call of the training function, says nothing of long ones: then the
 # largest of their lines is named that has so much of what they have more.
 MIN_SAMPLES_AT_PART, USUAL_SHARE = 0.3, 0.9
@@ -198,7 +169,8 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
                 more[place] += factor * int(counts[i])
                 depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
-    least = MIN_SAMPLES_AT_LINE * whole
+    # Of the samples that long steps have more than others.
+    least = PREVAILS * whole
 
     def is_shared(line: _Place) -> bool:
         return more[line] >= least or (more[line] >= MAJORITY * whole and more[_function_of(line)] >= least)
@@ -250,11 +222,7 @@ def _inside(run: RunSteps, rows: Rows, times: Ints) -> Mask:
 
 
 def _within(start: Ints, length: Ints, times: Ints) -> Mask:
-    if not len(start) or not len(times):
-        return np.zeros(len(times), bool)
-    i = np.searchsorted(start, times, side="right") - 1
-    inside: Mask = (i >= 0) & (times < (start + length)[np.maximum(i, 0)])
-    return inside
+    return contains(Intervals(start, start + length), times)
 
 
 COLLECTION = "collection"
@@ -269,8 +237,6 @@ MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
 SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint", COLLECTION)  # by events, and no part of every step
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
-MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
-MIN_COUNT = 3  # of steps at a regular distance, where nothing else explains them
 WORKERS = 16  # a loader with so many workers may be late at every 16th batch: that is the loader's own rule
 VARYING = 0.5  # quartiles of the step times apart, over the median: equal steps on a busy machine lie at 0.1 to 0.3
 MIN_CORRELATION = 0.8  # of times with what the steps worked on
@@ -339,24 +305,54 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     if run is None:
         return {}
     rows = np.flatnonzero(usable_steps(run, capture) & (run.state != ATTRIBUTION))
-    times = (
-        {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_PHASE_STEPS else {}
-    )
+    if len(rows) < MIN_PHASE_STEPS:
+        return {}
+    times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()}
     whole = sum(times.values())
-    return (
-        {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
-    )
+    return {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0}
 
 
 def stalls(t: Tables) -> tuple[Stall, ...]:
     """Return the kinds of long steps that recur, or that a phase explains."""
-    run = t.capture.run
-    return () if run is None else tuple(_stalls(run, t.capture))
+    run, capture, found = t.capture.run, t.capture, list[Stall]()
+    if run is None:
+        return ()
+    usable = usable_steps(run, capture)
+    base = _bases(run, usable)
+    usable &= base > 0
+    base[base == 0] = 1.0
+    ratio = np.where(usable, run.step_ns / base, 0.0)
+    usable &= ratio > 0
+    if int(usable.sum()) < MIN_RUN_STEPS:
+        return ()
+    judged = _Judged(run, capture, usable, base, _within_steps(run, capture))
+    long = usable & (ratio >= MIN_RATIO)
+    # Steps that hold much of a phase that usual steps do not have; no load of the machine changes that.
+    for name, ns in judged.within.items():
+        if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
+            long |= usable & (ns >= MAJORITY * base)
+    if not long.any() or 2 * long.sum() > usable.sum():
+        return ()
+    every = np.flatnonzero(long)
+    labels = _labels(judged, every, np.flatnonzero(usable & ~long))
+    for label in dict.fromkeys(labels):
+        rows = every[[own == label for own in labels]]
+        for group in [rows] if label else _by_size(rows, ratio, usable):
+            period = _period(group, usable)
+            is_many = len(group) >= MIN_RECURRENCES  # the collector's first runs in a program come late and once
+            is_known = is_many if label == COLLECTION else period > WORKERS if label == "loading" else bool(label)
+            if is_known or (not label and period > 0 and is_many):
+                found.append(_stall(judged, group, label, period))
+    return tuple(found)
 
 
 def variation(capture: Capture) -> Variation | None:
     """Return how far equal steps differ, None where they are alike or too few."""
-    times, work = _unrecorded(capture)
+    run, info, work = capture.run, capture.info, np.empty(0)
+    times = np.array(info.unprofiled_ms if info else (), np.float64) * 1e6
+    if run is not None:
+        rows = np.flatnonzero(usable_steps(run, capture) & (run.state == PLAIN))
+        times, work = run.step_ns[rows].astype(np.float64), run.phase("work")[rows].astype(np.float64)
     if len(times) < MIN_RUN_STEPS:
         return None
     first, median, third = quantiles(times, 0.25, 0.5, 0.75)
@@ -364,20 +360,10 @@ def variation(capture: Capture) -> Variation | None:
         return None
     low, high = quantiles(times, 0.1, 0.9)
     base, per_work = 0.0, None
-    if len(work) and work.std() > 0 and np.corrcoef(work, times)[0, 1] >= MIN_CORRELATION:
+    if (work > 0).all() and len(work) and work.std() > 0 and np.corrcoef(work, times)[0, 1] >= MIN_CORRELATION:
         slope, start = np.polyfit(work, times, 1)
         base, per_work = float(start), float(slope)
     return Variation(low, high, base, per_work)
-
-
-def _unrecorded(capture: Capture) -> tuple[Floats, Floats]:
-    """Return the times of steps without a profiler, and what they worked on, where that is known."""
-    run, info = capture.run, capture.info
-    if run is not None:
-        rows = np.flatnonzero(usable_steps(run, capture) & (run.state == PLAIN))
-        work = run.phase("work")[rows].astype(np.float64)
-        return run.step_ns[rows].astype(np.float64), work if (work > 0).all() else np.empty(0)
-    return np.array(info.unprofiled_ms if info else (), np.float64) * 1e6, np.empty(0)
 
 
 def usable_steps(run: RunSteps, capture: Capture) -> Mask:
@@ -386,29 +372,6 @@ def usable_steps(run: RunSteps, capture: Capture) -> Mask:
     usable: Mask = run.state != EDGE
     usable[: min(converged_after if converged_after is not None else 2, run.num // 4)] = False
     return usable
-
-
-def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
-    usable = usable_steps(run, capture)
-    base = _bases(run, usable)
-    usable &= base > 0
-    base[base == 0] = 1.0
-    ratio = np.where(usable, run.step_ns / base, 0.0)
-    usable &= ratio > 0
-    if int(usable.sum()) < MIN_RUN_STEPS:
-        return
-    judged = _Judged(run, capture, usable, base, _within_steps(run, capture))
-    long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(judged))
-    if not long.any() or 2 * long.sum() > usable.sum():
-        return
-    labels = _labels(judged, np.flatnonzero(long), np.flatnonzero(usable & ~long))
-    for label in dict.fromkeys(labels):
-        rows = np.array([row for row, own in zip(np.flatnonzero(long), labels, strict=True) if own == label], np.intp)
-        groups = [rows] if label else _by_size(rows, ratio, usable)
-        for group in groups:
-            period = _period(group, usable)
-            if _is_kept(label, group, period):
-                yield _stall(judged, group, label, period)
 
 
 def run_mean(run: RunSteps, capture: Capture) -> tuple[float, int] | None:
@@ -430,25 +393,6 @@ def _bases(run: RunSteps, usable: Mask) -> Floats:
         if len(rows) >= 2:
             base[rows] = np.median(run.step_ns[rows])
     return base
-
-
-def _in_a_phase(steps: _Judged) -> Mask:
-    """Return which steps hold much of a phase that usual steps do not have; no load of the machine changes that."""
-    usable, base = steps.usable, steps.base
-    found = np.zeros(steps.run.num, bool)
-    for name, ns in steps.within.items():
-        if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
-            found |= ns >= MAJORITY * base
-    return found
-
-
-def _is_kept(label: str, rows: Rows, period: int) -> bool:
-    """Return whether long steps are a finding: they recur regularly, or what they do is known."""
-    if label == "loading":
-        return period > WORKERS
-    if label == COLLECTION:  # the first ones of a program come late and once
-        return len(rows) >= MIN_COUNT
-    return bool(label) or (period > 0 and len(rows) >= MIN_COUNT)
 
 
 def _labels(steps: _Judged, long: Rows, usual: Rows) -> list[str]:
@@ -477,7 +421,7 @@ def _by_size(rows: Rows, ratio: Floats, usable: Mask) -> list[Rows]:
     """Return long steps in groups: all, or where the longest recur at a distance of their own those and the others."""
     longest = ratio[rows] >= 0.5 * ratio[rows].max()
     parts = [group for group in (rows[longest], rows[~longest]) if len(group)]
-    apart = all(len(group) >= MIN_COUNT and _period(group, usable) for group in parts)
+    apart = all(len(group) >= MIN_RECURRENCES and _period(group, usable) for group in parts)
     return parts if apart or not _period(rows, usable) else [rows]
 
 
@@ -488,11 +432,12 @@ def _period(rows: Rows, usable: Mask) -> int:
     """
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
-        if period < 2 or (distances % period == 0).mean() < MIN_REGULAR:
+        # Of the distances between long steps, and of the steps where one is expected.
+        if period < 2 or (distances % period == 0).mean() < PREVAILS:
             continue
         expected = np.arange(rows[0] % period, len(usable), period)
         expected = expected[usable[expected]]
-        if len(expected) and among(expected, rows).mean() >= MIN_REGULAR:
+        if len(expected) and among(expected, rows).mean() >= PREVAILS:
             return int(period)
     return 0
 
@@ -557,7 +502,12 @@ def growing_steps(t: Tables) -> GrowingSteps | None:
         return None
     half = len(rows) // 2
     place = place_of(run, t.capture, rows[half:], rows[:half])
-    if not place.path or not _is_elsewhere_equal(place):
+    # The place has more of what steps take longer than of the step, and the rest hardly grows. If it has nearly all of
+    # the step, samples cannot show that.
+    if not place.path or (1 - place.share) > MAJORITY * (1 - place.usual_share):
+        return None
+    deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
+    if (place.share - place.usual_share) * place.num_more < MIN_DEVIATIONS * max(deviation, 1.0):
         return None
     mean = float(times.mean())
     first, last = (float(np.median(part)) for part in (times[:NEAREST], times[-NEAREST:]))
@@ -566,14 +516,3 @@ def growing_steps(t: Tables) -> GrowingSteps | None:
     lost = max(mean - first, 0.0)
     unrecorded = max(mean - float(np.median(times[nearest])), 0.0)
     return GrowingSteps(len(rows), first, last, lost, unrecorded, lost / mean, place)
-
-
-def _is_elsewhere_equal(place: Shared) -> bool:
-    """Return whether the place has more of what steps take longer than of the step, and the rest hardly grows.
-
-    Where it has nearly all of the step, samples cannot show that.
-    """
-    if (1 - place.share) > MAJORITY * (1 - place.usual_share):
-        return False
-    deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
-    return (place.share - place.usual_share) * place.num_more >= MIN_DEVIATIONS * max(deviation, 1.0)

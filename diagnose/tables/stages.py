@@ -54,8 +54,6 @@ from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, lat
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
 
-__all__ = ["Order", "add_causes", "begin", "complete", "of_steps", "of_tasks"]
-
 Order: TypeAlias = Mapping[str, Callable[[Tables], object]]
 
 # Each table may read those above it.
@@ -175,7 +173,12 @@ def add_causes(
     t.queue = queue_numbers(t.trace, t.tasks, t.occupancy, t.steps, t.launch_latency)
     t.claims, t.kinds = claims, kinds
     _add(t, HOST, notes)
-    t.named = named or _named(t)
+    attribution = t.capture.attribution
+    if named is None and attribution is not None and attribution is not t.trace:
+        named = begin(t.capture, attribution, t.analyses)
+        named.named = named
+        _add(named, {**HOST, **PROGRAM}, [])
+    t.named = named or t
     _add(t, IDLE if has_device else {**IDLE, **CALLS}, notes)
     *before, (rest, _) = claims
     idle = t.occupancy.idle if has_device else span(start, end)
@@ -190,17 +193,6 @@ def complete(t: Tables, notes: list[Note], searches: Order = MappingProxyType({}
     """
     _add(t, {**CALLS, **TOLD, **searches}, notes)
     return t
-
-
-def _named(t: Tables) -> Tables:
-    """Return what the host did in the attribution window, or these tables where it was not recorded."""
-    trace = t.capture.attribution
-    if trace is None or trace is t.trace:
-        return t
-    named = begin(t.capture, trace, t.analyses)
-    named.named = named
-    _add(named, {**HOST, **PROGRAM}, [])
-    return named
 
 
 def _add(t: Tables, tables: Order, notes: list[Note]) -> None:

@@ -18,8 +18,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import STEP_MARK, rows_of
 
-__all__ = ["Call", "StepCalls", "step_calls"]
-
 Call: TypeAlias = tuple[str, bool, int, int]
 """The name, whether the training thread calls it, the place among a step's calls of the name, from 0, of how many."""
 

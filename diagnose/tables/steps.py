@@ -19,8 +19,8 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.model.limits import MAJORITY
-from diagnose.tables.host import captured
+from diagnose.model.limits import CALL_NS, FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, PREVAILS
+from diagnose.tables.host import captured, outermost_of_threads
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
     KERNEL_LAUNCH,
@@ -31,16 +31,6 @@ from diagnose.tables.names import (
     matching,
     rows_of,
 )
-
-__all__ = [
-    "RepeatedMarks",
-    "Steps",
-    "end_without_stop",
-    "find_steps",
-    "num_whole",
-    "repeated_kernels",
-    "repeated_marks",
-]
 
 # How much of the last marked steps a recording holds: its end may cut them off, or lie within the last mark.
 
@@ -87,15 +77,13 @@ def end_without_stop(trace: Trace, start: Ints, end: Ints) -> int:
 # both the fewer, since a step may take several batches or update several models; else the begins of the outermost
 # annotation of the program's own. A mark counts where it repeats at least three times over most of the recorded
 # activity; an annotation at regular intervals. Without any the kernels themselves part steps, where they repeat in one
-# order (`step_kernels`). Otherwise no step is claimed.
+# order. Otherwise no step is claimed.
 
-MIN_MARKED_STEPS = 3
-MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
-MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
+# Of the intervals between annotations are within a factor of two of the median one, of those between other marks last a
+# tenth of the mean: updates layer by layer do not.
 MIN_COVERED = 0.6  # of the recorded activity of the host, and of the launches, lies within the steps
 MIN_COLD_REPETITION = 3.0  # of the median of the later ones: an early repetition that takes as long is cold
 MAX_COLD_TIME = 2 / 3  # of the recorded time
-MAX_MARK_CHARS = 60  # characters of a kernel's
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
 _OF_LIBRARIES = (
     r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
@@ -129,43 +117,30 @@ def repeated_marks(trace: Trace, activity: tuple[int, int]) -> RepeatedMarks | N
     recorded = (*activity, queued)
     updates = _steps_by(trace, matching(trace, marks, OPTIMIZER_STEP), recorded, "optimizer")
     fetches = _steps_by(trace, matching(trace, marks, LOADER_NEXT), recorded, "dataloader")
-    found = min(filter(None, (updates, fetches)), key=lambda steps: len(steps.start), default=None)
-    return (
-        found
-        or _steps_by(trace, _own_annotations(trace), recorded, "annotation")
-        or _steps_by_kernels(trace, repeated_kernels(trace), recorded)
-    )
+    if found := min(filter(None, (updates, fetches)), key=lambda steps: len(steps.start), default=None):
+        return found
+    rows = rows_of(trace, Kind.ANNOTATION)
+    own = {n for n in distinct(events.name[rows]).tolist() if not re.search(_OF_LIBRARIES, trace.names[n])}
+    outer = outermost_of_threads(trace, rows[among(events.name[rows], list(own))])
+    return _steps_by(trace, outer, recorded, "annotation") or _steps_by_kernels(trace, recorded)
 
 
-def _steps_by_kernels(trace: Trace, kernels: Rows, recorded: tuple[int, int, Ints]) -> RepeatedMarks | None:
-    """Return the steps that begin as these kernels are launched, None where most work lies outside of them."""
+def _steps_by_kernels(trace: Trace, recorded: tuple[int, int, Ints]) -> RepeatedMarks | None:
+    """Return the steps that begin as a kernel is launched, None where none repeats or most work lies outside."""
     begin, finish, queued = recorded
+    kernels = repeated_kernels(trace)
     if not len(kernels):
         return None
     calls = trace.events.cause[kernels]
     start, end = _up_to_next(trace.events.start[calls], min(finish, int(queued.max()) + 1), queued)
     cold = _num_cold(end - start)
     start, end = start[cold:], end[cold:]
-    if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
+    if len(start) < MIN_RECURRENCES or end[-1] - start[0] < MIN_COVERED * (finish - begin):
         return None
     if not _hold_the_work(start, end, queued):
         return None
-    name = trace.names[int(trace.events.name[kernels[0]])][:MAX_MARK_CHARS]
+    name = trace.names[int(trace.events.name[kernels[0]])][:60]
     return RepeatedMarks(start, end, int(trace.events.thread[calls[0]]), "kernels", name, cold)
-
-
-def _own_annotations(trace: Trace) -> Rows:
-    """Return the outermost annotations of the program's own, in time order."""
-    rows = rows_of(trace, Kind.ANNOTATION)
-    events = trace.events
-    names = {n for n in distinct(events.name[rows]).tolist() if not re.search(_OF_LIBRARIES, trace.names[n])}
-    rows = rows[among(events.name[rows], list(names))]
-    outer = np.zeros(len(rows), bool)
-    for thread in distinct(events.thread[rows]).tolist():
-        mine = np.flatnonzero(events.thread[rows] == thread)
-        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows[mine]]))[:-1]
-        outer[mine] = events.start[rows[mine]] >= before
-    return rows[outer]
 
 
 def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_by: str) -> RepeatedMarks | None:
@@ -181,24 +156,30 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
     found: list[tuple[float, RepeatedMarks]] = []
     for name, thread in names:
         rows = marks[(events.name[marks] == name) & (events.thread[marks] == thread)]
-        start, end = (
-            _parted(events.end[rows], begin)
-            if found_by == "optimizer"
-            else _up_to_next(events.start[rows], finish, queued)
-        )
+        if found_by == "optimizer":  # its end is the step's; the first step begins with the recorded activity
+            end = events.end[rows]
+            start = np.append(min(begin, int(end[0]) - 1), end[:-1])
+        else:
+            start, end = _up_to_next(events.start[rows], finish, queued)
         cold = _num_cold(end - start)
         if start[cold] - start[0] > MAX_COLD_TIME * (finish - begin):
             continue
         start, end = start[cold:], end[cold:]
-        if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
+        if len(start) < MIN_RECURRENCES or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
             continue
         if len(queued) and not _hold_the_work(start, end, queued):
             continue
         length = np.maximum(end - start, 1)
         off = np.abs(np.log2(length / np.median(length)))
         apart = length > length.mean() / 10
-        regular = (off <= 1).mean() >= MIN_REGULAR if found_by == "annotation" else apart.mean() >= MIN_APART
-        if regular or (found_by != "annotation" and _launch_alike(start, end, queued)):
+        regular = (off <= 1).mean() >= PREVAILS if found_by == "annotation" else apart.mean() >= PREVAILS
+        if not regular and found_by != "annotation" and len(queued):
+            # However far apart they lie, most launch about as much as the median one.
+            launched = _launched(start, end, queued)
+            usual = float(np.median(launched))
+            near = np.abs(np.log2(np.maximum(launched, 1) / max(usual, 0.5))) <= 1
+            regular = usual > 0 and near.mean() >= PREVAILS
+        if regular:
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
 
@@ -210,22 +191,8 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
         and len(inside) >= (1 - MAJORITY) * len(queued)
-        and len(distinct(inside)) >= MIN_REGULAR * len(start)
+        and len(distinct(inside)) >= PREVAILS * len(start)
     )
-
-
-def _parted(ends: Ints, begin: int) -> tuple[Ints, Ints]:
-    """Return the steps that end at these marks; the first one begins with the recorded activity."""
-    return np.append(min(begin, int(ends[0]) - 1), ends[:-1]), ends
-
-
-def _launch_alike(start: Ints, end: Ints, queued: Ints) -> bool:
-    """Return whether most steps launch about as much as the median one, however far apart they lie."""
-    if not len(queued):
-        return False
-    launched = np.diff(np.searchsorted(np.sort(queued, kind="stable"), np.append(start, end[-1])))
-    usual = float(np.median(launched))
-    return usual > 0 and bool((np.abs(np.log2(np.maximum(launched, 1) / usual)) <= 1).mean() >= MIN_REGULAR)
 
 
 def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
@@ -236,19 +203,21 @@ def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
     ends = np.append(starts[1:], max(finish, int(starts[-1]) + 1))
     if len(starts) < 2:
         return starts, ends
-    measured = (
-        np.diff(np.searchsorted(np.sort(queued, kind="stable"), np.append(starts, ends[-1])))
-        if len(queued)
-        else ends - starts
-    )
+    measured = _launched(starts, ends, queued) if len(queued) else ends - starts
     is_cut = measured[-1] < MAJORITY * float(np.median(measured[:-1]))
     return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
+
+
+def _launched(start: Ints, end: Ints, queued: Ints) -> Ints:
+    """Return how much each of the steps launches."""
+    found: Ints = np.diff(np.searchsorted(np.sort(queued, kind="stable"), np.append(start, end[-1])))
+    return found
 
 
 def _num_cold(length: Ints) -> int:
     """Return how many of the first repetitions are many times longer than the later ones."""
     cold = 0
-    while cold < MAJORITY * len(length) and len(length) - cold > MIN_MARKED_STEPS:
+    while cold < MAJORITY * len(length) and len(length) - cold > MIN_RECURRENCES:
         if length[cold] < MIN_COLD_REPETITION * np.median(length[cold + 1 :]):
             break
         cold += 1
@@ -260,12 +229,9 @@ def _num_cold(length: Ints) -> int:
 COLD_RATIO = 1.5
 MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
 SAME_LENGTH = 0.01  # of the median length: steps that differ by less count as equal
-QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
 # Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
 # share by as much as lies between two verdicts.
-MAX_LEAD_SHARE = 0.05
-COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
 
 
 class Steps(NamedTuple):
@@ -318,39 +284,28 @@ def find_steps(trace: Trace, *, exact: bool = False) -> Steps:
     thread = int(np.bincount(threads[threads >= 0]).argmax()) if (threads >= 0).any() else -1
     marks = marks[threads == thread]
     number = np.array([step_number(trace.names[n]) for n in trace.events.name[marks]], np.int64)
-    start, end = _last_run(trace.events.start[marks], trace.events.end[marks], number)
-    number = number[-len(start) :]
-    notes: tuple[Note, ...] = ()
+    # A number left out parts one profiling cycle from the next, of which the last counts. A pause does not.
+    breaks = np.flatnonzero(np.diff(number) != 1)
+    marks = marks[int(breaks[-1]) + 1 :] if len(breaks) else marks
+    number = number[-len(marks) :]
+    start, end = trace.events.start[marks], trace.events.end[marks]
+    end[:-1] = start[1:]
+    notes = []
     if why := _why_cold(trace, start, end):
         start, end, number = start[1:], end[1:], number[1:]
-        notes = (Note(f"The first step was left out: {why}.", "warm-up"),)
+        notes.append(Note(f"The first step was left out: {why}.", "warm-up"))
     if (whole := num_whole(trace, start, end)) < len(start):
         left = "last step was" if len(start) - whole == 1 else f"last {len(start) - whole} steps were"
         start, end, number = start[:whole], end[:whole], number[:whole]
-        notes = (*notes, Note(f"The {left} left out: the recording of the device ends before.", "lost-records"))
+        notes.append(Note(f"The {left} left out: the recording of the device ends before.", "lost-records"))
     if not exact and len(start) >= 3:
         end[-1] = end_without_stop(trace, start, end)
     window = _window(trace, int(start[0]), int(end[-1]))
     if _leads_in(trace, start, end, window):
         start, end, number = start[1:], end[1:], number[1:]
-        notes = (
-            *notes,
-            Note("The first step was left out: the device had no work yet as it began, as later steps do."),
-        )
+        notes.append(Note("The first step was left out: the device had no work yet as it began, as later steps do."))
         window = _window(trace, int(start[0]), int(end[-1]), led_in=True)
-    return Steps(start, end, number, *window, thread, marked=True, found_by="profiler marks", notes=notes)
-
-
-def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Keep the last run of consecutive steps and stretch each to the next.
-
-    A number left out parts one profiling cycle from the next. A pause does not: a thread may be put aside for long.
-    """
-    breaks = np.flatnonzero(np.diff(number) != 1)
-    first = int(breaks[-1]) + 1 if len(breaks) else 0
-    start, end = start[first:], end[first:].copy()
-    end[:-1] = start[1:]
-    return start, end
+    return Steps(start, end, number, *window, thread, marked=True, found_by="profiler marks", notes=tuple(notes))
 
 
 def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
@@ -361,13 +316,19 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
     """
     if len(start) < 3:
         return ""
-    length = end - start - _copying(trace, start, end)
+    # Without what calls waited for copies that had begun.
+    events = trace.events
+    copies = rows_of(trace, Kind.MEMCPY)
+    copied_by = events.cause[copies]
+    waited = (copied_by >= 0) & (events.end[copied_by] >= events.end[copies])
+    copying = union((events.start[copies[waited]], events.end[copied_by[waited]]))
+    length = end - start - covered(copying, start, end)
     if length[0] < COLD_RATIO * np.median(length[1:]):
         return ""
     launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     calls = distinct(launches, matching(trace, (Kind.RUNTIME,), MODULE_LOAD))
-    events = trace.events
-    slow = calls[(events.end[calls] - events.start[calls]) > COLD_CALL_NS]
+    # A launch that takes longer than this loaded code: a warm one takes 3 to 20 µs.
+    slow = calls[(events.end[calls] - events.start[calls]) > LONG_NS]
     calls = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
@@ -378,15 +339,6 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
     return "it took at least twice as long as each of the others" if length[0] >= MANY_TIMES * length[1:].max() else ""
 
 
-def _copying(trace: Trace, start: Ints, end: Ints) -> Ints:
-    """Return for each step how long calls waited for copies that had begun."""
-    events = trace.events
-    copies = rows_of(trace, Kind.MEMCPY)
-    calls = events.cause[copies]
-    waited = (calls >= 0) & (events.end[calls] >= events.end[copies])
-    return covered(union((events.start[copies[waited]], events.end[calls[waited]])), start, end)
-
-
 def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> bool:
     """Return whether the first step only fills the queue, and the device ends as much later than the host.
 
@@ -394,13 +346,13 @@ def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> 
     the window would hold both, as if each step took a part of it.
     """
     drain = window[1] - int(end[-1])
-    if len(start) < 3 or window[0] != start[0] or drain <= MAX_LEAD_SHARE * (window[1] - window[0]):
+    if len(start) < 3 or window[0] != start[0] or drain <= FEW * (window[1] - window[0]):
         return False
     events = trace.events
     tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     idle = (end - start) - covered(union((events.start[tasks], events.end[tasks])), start, end)
     lead = min(int(idle[0] - np.median(idle[1:])), drain)
-    return lead > MAX_LEAD_SHARE * (window[1] - window[0])
+    return lead > FEW * (window[1] - window[0])
 
 
 def _window(trace: Trace, start: int, end: int, *, led_in: bool = False) -> tuple[int, int]:
@@ -419,23 +371,13 @@ def _window(trace: Trace, start: int, end: int, *, led_in: bool = False) -> tupl
     stop = max(end, int(events.end[mine].max()))
     begin = _after_cropped_work(trace, tasks[events.end[tasks] > start], (start, end))
     if begin is None:
-        begin = max(
-            _after_earlier_work(trace, tasks, mine, start, stop - end if led_in else 0),
-            _of_records(trace, tasks, start),
-        )
+        begin = _after_earlier_work(trace, tasks, mine, start, stop - end if led_in else 0)
+        # Until the first task of the file the device did what the file does not hold, if that was queued by the start.
+        # Without a record of its launch it was queued before the recording, if the launches of most tasks are recorded.
+        first, launch = int(tasks[0]), int(launched[0])
+        if events.end[launch] <= start if launch >= 0 else (launched >= 0).mean() >= MAJORITY:
+            begin = max(begin, int(events.start[first]))
     return (begin if begin < stop else start), stop
-
-
-def _of_records(trace: Trace, tasks: Rows, start: int) -> int:
-    """Return when the first task of the file began if it was queued by ``start``, else that.
-
-    Until then the device did what the file does not hold. Without a record of its launch it was queued before the
-    recording, if the launches of most tasks are recorded.
-    """
-    events = trace.events
-    first, launch = int(tasks[0]), int(events.cause[tasks[0]])
-    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MAJORITY
-    return max(start, int(events.start[first])) if is_queued else start
 
 
 def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int, drain: int) -> int:
@@ -479,7 +421,8 @@ def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> i
             break
         is_mine = launch[i] >= 0 and window[0] <= events.start[launch[i]] < window[1]
         ready = max(int(events.end[launch[i]]), int(end[:i].max(initial=events.end[launch[i]])))
-        if is_mine and start[i] - ready > QUEUED_BEFORE_NS:
+        # Ten times the usual launch latency on an empty queue.
+        if is_mine and start[i] - ready > 10 * CALL_NS:
             begin = int(start[i])
     return begin
 
@@ -542,7 +485,6 @@ def _recorded(trace: Trace) -> tuple[int, int]:
 # at least as often as there are steps, and from one begin to the next the same kernels follow each other.
 
 MIN_KERNELS = 10  # of a step: fewer are a measurement of single operators
-MAX_RARE = 0.05  # of the kernels, by name, that run less often than steps: of single layers a third is rarer
 MIN_KERNELS_ALIKE = 0.95  # of the kernels of a step, at the same place as in another one
 MIN_STEPS_ALIKE = 0.8  # of the steps
 MIN_KERNELS_LINKED = 0.9  # of the tasks, to their launches
@@ -554,7 +496,7 @@ def repeated_kernels(trace: Trace) -> Rows:
     tasks = rows_of(trace, Kind.KERNEL)
     linked = tasks[events.cause[tasks] >= 0]
     none = tasks[:0]
-    if len(linked) < max(MIN_MARKED_STEPS * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+    if len(linked) < max(MIN_RECURRENCES * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
         return none
     _, _, device = grouped(events.device[linked])  # of which some may be unknown
     linked = linked[device == np.bincount(device).argmax()]
@@ -562,29 +504,21 @@ def repeated_kernels(trace: Trace) -> Rows:
     _, _, name = grouped(events.name[linked])
     count = np.bincount(name)
     # The largest number of times that nearly all kernels run at least, and some exactly; 0 for none.
-    rare = np.sort(count)[int(MAX_RARE * len(count))]
+    # Of the kernels, by name, that run less often than steps: of single layers a third is rarer.
+    rare = np.sort(count)[int(FEW * len(count))]
     num = int(rare) if (count == rare).any() else 0
-    if num < MIN_MARKED_STEPS:
+    if num < MIN_RECURRENCES:
         return none
     for anchor in np.flatnonzero(count == num).tolist():
         at = np.flatnonzero(name == anchor)
         begun = events.start[events.cause[linked[at]]]
-        if (np.diff(begun) > 0).all() and _is_repeated(name, at):
+        length = np.diff(at)
+        usual = int(np.median(length))
+        first = at[:-1][length == usual]
+        if not (np.diff(begun) > 0).all() or usual < MIN_KERNELS or len(first) < MIN_RECURRENCES - 1:
+            continue
+        alike = [(name[a : a + usual] == name[first[0] : first[0] + usual]).mean() for a in first.tolist()]
+        if (np.array(alike) >= MIN_KERNELS_ALIKE).sum() >= MIN_STEPS_ALIKE * len(length):
             found: Rows = linked[at]
             return found
     return none
-
-
-def _is_repeated(name: Ints, at: Rows) -> bool:
-    """Return whether the kernels from one begin to the next are the same in most steps."""
-    length = np.diff(at)
-    usual = int(np.median(length))
-    if usual < MIN_KERNELS:
-        return False
-    first = at[:-1][length == usual]
-    if len(first) < max(MIN_STEPS_ALIKE * len(length), MIN_MARKED_STEPS - 1):
-        return False
-    alike = [
-        (name[a : a + usual] == name[first[0] : first[0] + usual]).mean() >= MIN_KERNELS_ALIKE for a in first.tolist()
-    ]
-    return bool(sum(alike) >= MIN_STEPS_ALIKE * len(length))

@@ -10,28 +10,9 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, span, union
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import AT_ONCE_NS, FEW
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
-
-__all__ = [
-    "AGREE_NS",
-    "MIN_GRAPH_LAUNCHES",
-    "RETURN_NS",
-    "Frees",
-    "FullQueue",
-    "batched_gaps",
-    "blocking_calls",
-    "freeing_calls",
-    "full_queue",
-    "in_sync_free",
-    "late_by",
-    "operators_around",
-    "reads_nothing",
-    "sync_free",
-    "waits_for_host_copies",
-    "whole_device_calls",
-]
 
 # How late the device's times are beside the host's, measured on what CUDA and HIP guarantee.
 #
@@ -42,7 +23,6 @@ __all__ = [
 
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
-QUICKEST_SHARE = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
 _CLOCK_SKEW_WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
 _TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
@@ -59,7 +39,8 @@ def late_by(t: Tables) -> int:
     if not len(late) or late.max() <= MIN_SKEW_NS:
         return 0
     delay = events.start[tasks.row[linked]] - events.start[tasks.launch[linked]]
-    possible = int(np.sort(delay)[int(QUICKEST_SHARE * (len(delay) - 1))])
+    # Of the launches, the quickest: times are rounded, and a few may be wrong.
+    possible = int(np.sort(delay)[int(FEW * (len(delay) - 1))])
     late = late[(late > MIN_SKEW_NS) & (late <= possible)]
     return int(late.max()) if len(late) else 0
 
@@ -90,8 +71,6 @@ def _awaited(t: Tables) -> tuple[Ints, Ints]:
     return np.concatenate(ended).astype(np.int64), np.concatenate(returned).astype(np.int64)
 
 
-RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
-
 _STAGED = re.compile(r"\(Pageable -> Device\)")
 _NEED_NOT_WAIT = re.compile(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
 _QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
@@ -111,22 +90,18 @@ def blocking_calls(t: Tables) -> Rows:
     call = events.cause[copies]
     staged = among(copies, matching(t.trace, (Kind.MEMCPY,), _STAGED))
     waited = events.end[call] >= events.end[copies] - AGREE_NS - t.late_by
-    waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (_free(t, copies) > events.start[call])
-    waited &= among(events.thread[call], t.threads)
-    queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
-    waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
-    return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
-
-
-def _free(t: Tables, copies: Rows) -> Ints:
-    """Return when the stream of each copy had done what ran there before it; 0 where nothing did."""
-    events, tasks = t.trace.events, rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    # When the stream of each copy had done what ran there before it; 0 where nothing did.
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     tasks = tasks[np.lexsort((events.start[tasks], events.stream[tasks], events.device[tasks]))]
     one, two = tasks[:-1], tasks[1:]
     same = (events.stream[one] == events.stream[two]) & (events.device[one] == events.device[two])
     done = np.zeros(len(events.start), np.int64)
     done[two[same]] = events.end[one[same]]
-    return done[copies]
+    waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (done[copies] > events.start[call])
+    waited &= among(events.thread[call], t.threads)
+    queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
+    waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
+    return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
 
 
 class Frees(NamedTuple):
@@ -185,15 +160,9 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
-    found &= np.array([_is_bare(t, row) for row in calls.tolist()], bool)
+    is_bare = ["Synchronize" in t.name(call) and not _operators(t, call, "") for call in calls.tolist()]
+    found &= np.array(is_bare, bool)
     return found
-
-
-def _is_bare(t: Tables, call: int) -> bool:
-    events = t.trace.events
-    layers = t.work_layers.get(int(events.thread[call]))
-    around = layers.at(int(events.start[call])) if layers else []
-    return "Synchronize" in t.name(call) and not any(events.kind[row] == Kind.OP for row in around)
 
 
 def operators_around(t: Tables, calls: Rows) -> Intervals:
@@ -203,12 +172,12 @@ def operators_around(t: Tables, calls: Rows) -> Intervals:
     return union((events.start[outer], events.end[outer]))
 
 
-def _operators(t: Tables, call: int) -> list[int]:
+def _operators(t: Tables, call: int, prefix: str = "aten::") -> list[int]:
     """Return torch's own operators around a call, outermost first; other names may be a whole step's."""
     events = t.trace.events
     layers = t.work_layers.get(int(events.thread[call]))
     around = layers.at(int(events.start[call])) if layers else []
-    return [row for row in around if events.kind[row] == Kind.OP and t.name(row).startswith("aten::")]
+    return [row for row in around if events.kind[row] == Kind.OP and t.name(row).startswith(prefix)]
 
 
 # Intervals in which the host launches without waiting for the device: what a CUDA graph can hold.
@@ -243,37 +212,7 @@ def in_sync_free(t: Tables, time: Ints) -> Mask:
     return found
 
 
-# Launches that reach the device in batches: a driver may keep what was launched until the host waits for it.
-#
-# That is how Windows runs CUDA without a compute driver. The device idles before work that was launched long ago, and
-# begins with it only as the host stands in a wait. Once may be chance; again and again it is the price of that wait.
-
-MIN_GAPS = 3
-
-
-def batched_gaps(t: Tables) -> Mask:
-    """Return which gaps end, before work that was launched already, with the first task to begin within a wait."""
-    gaps, events = t.gaps, t.trace.events
-    none = np.zeros(len(gaps.start), bool)
-    calls = t.in_window(t.blocking_calls)
-    if not len(calls) or not len(gaps.start):
-        return none
-    calls = calls[np.argsort(events.start[calls], kind="stable")]
-    at = np.searchsorted(events.start[calls], gaps.end) - 1
-    begun, returned = events.start[calls][at], events.end[calls][at]
-    inside = (at >= 0) & (gaps.launch >= 0) & (gaps.end < returned)
-    inside &= events.end[gaps.launch] <= begun
-    inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
-    tasks = np.sort(t.tasks.start, kind="stable")
-    inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
-    enough = max(MIN_GAPS, MAJORITY * len(calls))
-    return inside if inside.sum() >= enough else none
-
-
-MIN_BLOCKED_NS = 50_000
 MIN_PENDING = 128  # tasks; a launch that takes long with fewer before it waits for something else
-PENDING_SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
-TAKEN_NS = 50_000  # after a task ended the next one is taken out, and the launch returns
 
 
 class FullQueue(NamedTuple):
@@ -292,7 +231,7 @@ def full_queue(t: Tables) -> FullQueue:
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
     launches = distinct(events.cause[tasks]).astype(np.intp)
-    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
+    calls = t.in_window(launches[(events.end - events.start)[launches] >= AT_ONCE_NS])
     if not len(calls):
         return FullQueue(none, none)
     queued, begun = (
@@ -303,8 +242,10 @@ def full_queue(t: Tables) -> FullQueue:
     tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
     at = _up_to(events.end[tasks], events.end[calls]) - 1
     freed_by = tasks[np.maximum(at, 0)]
-    blocked = (pending >= max(MIN_PENDING, (1 - PENDING_SPREAD) * pending.max())) & (at >= 0)
-    blocked &= events.end[calls] - events.end[freed_by] <= TAKEN_NS
+    # Of the limit: what is pending at the end of such calls differs little.
+    blocked = (pending >= max(MIN_PENDING, (1 - FEW) * pending.max())) & (at >= 0)
+    # After a task ended the next one is taken out, and the launch returns.
+    blocked &= events.end[calls] - events.end[freed_by] <= AT_ONCE_NS
     return FullQueue(calls[blocked], freed_by[blocked])
 
 

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["line_of", "place_of"]
-
 
 def place_of(called: Callable[..., object]) -> str:
     """Return file, line and name of a function: of a wrapped one, a method, or an object that is called."""

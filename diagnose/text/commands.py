@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-__all__ = ["command_line", "command_words"]
-
 
 def command_line(words: Iterable[str]) -> str:
     """Return words as one printable line that bash and zsh split into the same words."""

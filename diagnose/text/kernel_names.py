@@ -6,8 +6,6 @@ import re
 
 from diagnose.text.plain_text import middle
 
-__all__ = ["shorten"]
-
 _ANONYMOUS = r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::"
 _QUALIFIER = r"\b[A-Za-z_]\w*::(?=\w)"
 _CPP = r"<|[\w>]\("

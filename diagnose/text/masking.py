@@ -9,11 +9,9 @@ paths to files stay. Every pattern begins at a boundary that its own characters 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
-
-__all__ = ["MASK", "mask_code", "mask_command", "mask_text", "mask_values"]
 
 MASK = "***"
 
@@ -25,7 +23,6 @@ _PREFIXED = re.compile(
     r"ya29\.|eyJ|npm_|pypi-|dckr_pat_|nvapi-|gsk_|r8_|dop_v1_|SG\.|xai-|pk-lf-|dapi(?=[0-9a-f]{32}))(?P<rest>[\w.\-]+)",
     re.ASCII,
 )
-_MIN_REST = 16  # an AWS key id has 16 characters behind its prefix, every other form has more
 _OPENAI = re.compile(r"(?<![\w.\-])sk-(?:proj|ant|svcacct|admin)-\w{16}[\w\-]*", re.ASCII)  # also one without a digit
 _BOT = re.compile(  # of Telegram: a number and a word; of Discord: three words
     r"(?<![\w.\-])(?:(?:bot)?\d{6,12}:[\w\-]{30,64}|[MNO][\w\-]{20,30}\.[\w\-]{6}\.[\w\-]{25,50})(?![\w.\-])", re.ASCII
@@ -35,7 +32,6 @@ _WEBHOOK = (
     r"\.webhook\.office\.com/webhookb2|/open-apis/bot/v2/hook)/)[^\s\"'?#]+"
 )
 _BEARER = re.compile(r"(?<!\w)(Bearer|Basic) {1,3}([\w.~+/=\-]+)", re.ASCII | re.IGNORECASE)
-_MIN_BEARER = 8
 _PRIVATE_KEY = r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-\"']*(-----END)?"
 _URL_PASSWORD = r"(://[^\s/:@]*:)[^\s/]+@"
 _URL_USER = r"://([^\s/:@]+)@"
@@ -130,26 +126,24 @@ def _mask_forms(text: str) -> str:
     text = re.sub(_URL_USER, lambda m: f"://{MASK}@" if _is_random(m[1]) else m[0], text)
     text = _LOGIN.sub(rf"\1{MASK}@", text)
     text = _BOT.sub(MASK, _OPENAI.sub(MASK, re.sub(_WEBHOOK, rf"\1{MASK}", text)))
-    text = _PREFIXED.sub(lambda m: MASK if len(m["rest"]) >= _MIN_REST and _has_digit(m["rest"]) else m[0], text)
-    return _BEARER.sub(lambda m: f"{m[1]} {MASK}" if _is_bearer(m[2]) else m[0], text)
+    # An AWS key id has 16 characters after its prefix, every other form has more.
+    text = _PREFIXED.sub(lambda m: MASK if len(m["rest"]) >= 16 and _has_digit(m["rest"]) else m[0], text)
 
+    def bearer(found: re.Match[str]) -> str:
+        is_token = len(found[2]) >= 8 and (_has_digit(found[2]) or not found[2].islower())
+        return f"{found[1]} {MASK}" if is_token else found[0]
 
-def _is_bearer(value: str) -> bool:
-    return len(value) >= _MIN_BEARER and (_has_digit(value) or not value.islower())
+    return _BEARER.sub(bearer, text)
 
 
 def _mask_assigned(text: str, *, code: bool) -> str:
-    return "".join(_assigned(text, code=code))
-
-
-def _assigned(text: str, *, code: bool) -> Iterator[str]:
-    """Yield the text in pieces, the values of credentials replaced."""
-    at = 0
+    """Return the text with the values of credentials replaced."""
+    pieces, at = [], 0
     while found := _NAME.search(text, at):
-        yield text[at : found.end()]
-        masked, at = _value(found, code=code)
-        yield masked
-    yield text[at:]
+        masked, end = _value(found, code=code)
+        pieces += [text[at : found.end()], masked]
+        at = end
+    return "".join((*pieces, text[at:]))
 
 
 def _value(found: re.Match[str], *, code: bool) -> tuple[str, int]:
@@ -163,7 +157,11 @@ def _value(found: re.Match[str], *, code: bool) -> tuple[str, int]:
     start = annotation.end() if annotation else at
     literals = _QUOTED.match(text, start) or (_GROUP.match(text, start) if code else None)
     if literals:
-        masked = _QUOTED.sub(lambda one: _masked(one, name), literals[0])
+
+        def literal(one: re.Match[str]) -> str:
+            return f"{one[1]}{MASK}{one[2]}" if _is_secret(name, one[3]) else one[0]
+
+        masked = _QUOTED.sub(literal, literals[0])
         return (f"{text[at:start]}{masked}", literals.end()) if masked != literals[0] else ("", at)
     if code:
         return "", at
@@ -181,10 +179,6 @@ def _word(found: re.Match[str], *, in_url: bool, is_message: bool) -> tuple[str,
         return "", at
     whole = whole or _BARE.match(text, at)
     return MASK, whole.end() if whole else at
-
-
-def _masked(quoted: re.Match[str], name: str) -> str:
-    return f"{quoted[1]}{MASK}{quoted[2]}" if _is_secret(name, quoted[3]) else quoted[0]
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -235,22 +229,15 @@ def _is_random(value: str, least: int = 16) -> bool:
     """Return whether a value holds a run of letters and digits that no word or number looks like."""
     if least < 16:
         return len(value) >= least and _has_digit(value) and any(map(str.isalpha, value))
-    return any(_changes(run) >= 4 or _is_mixed(run) for run in re.findall(_ALNUM, value))
-
-
-def _is_mixed(run: str) -> bool:
-    """Return whether letters and digits make a hexadecimal number, or three kinds of characters a long word."""
-    if not _has_digit(run):
-        return False
-    if re.fullmatch(_HEX, run):
-        return not run.isdigit()
-    return len(run) >= 20 and run != run.lower() and run != run.upper()
-
-
-def _changes(run: str) -> int:
-    """Return how often letters and digits take turns."""
-    digits = [char.isdigit() for char in run]
-    return sum(a != b for a, b in pairwise(digits))
+    for run in re.findall(_ALNUM, value):
+        if sum(a.isdigit() != b.isdigit() for a, b in pairwise(run)) >= 4:  # letters and digits take turns
+            return True
+        if _has_digit(run) and re.fullmatch(_HEX, run):
+            if not run.isdigit():
+                return True
+        elif _has_digit(run) and len(run) >= 20 and run != run.lower() and run != run.upper():
+            return True
+    return False
 
 
 def _has_digit(text: str) -> bool:

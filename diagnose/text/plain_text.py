@@ -7,12 +7,8 @@ becomes visible.
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
-
-__all__ = [
-    "MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "is_utf8", "middle", "one_line",
-    "whole_line",
-]  # fmt: skip
 
 MIN_WIDTH, MAX_WIDTH = 60, 100  # columns: narrower, columns of numbers no longer fit; wider is harder to read
 
@@ -65,19 +61,15 @@ def columns() -> int:
 def in_encoding(text: str, encoding: str | None) -> str:
     """Return the text with what the encoding does not have drawn in ASCII: bars, blocks, signs."""
     encoding = encoding or "ascii"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return "".join(char if _has(encoding, char) else _DRAWN.get(char, "?") for char in text)
-    return text
+    return text.encode(encoding, "diagnose.drawn").decode(encoding)
 
 
-def _has(encoding: str, char: str) -> bool:
-    try:
-        char.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+def _drawn(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(_DRAWN.get(char, "?") for char in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("diagnose.drawn", _drawn)
 
 
 def middle(text: str, limit: int) -> str:

@@ -13,8 +13,6 @@ from typing import NamedTuple, TextIO
 
 from diagnose.text.plain_text import one_line
 
-__all__ = ["PREFIX", "Progress"]
-
 PREFIX = "diagnose: "  # marks our lines among the script's
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -28,15 +29,8 @@ from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
 
-__all__ = ["SourceText", "read_dataflow", "read_info", "read_lines", "read_samples", "read_steps"]
-
-_READ_BYTES = 1 << 18
-MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms fills 50 bytes with a row
-MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
-MAX_DATAFLOW_BYTES = 256 << 20  # 200,000 operators of a kilobyte each
-MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
+MAX_BYTES = 256 << 20  # of a file, decompressed: a data flow has at most 200,000 operators of a kilobyte each
 MAX_STORED_PLACES = 1 << 20
-MAX_STATEMENT_LINES = 10_000  # a table of a file's whole length
 
 
 _Place: TypeAlias = tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]
@@ -74,14 +68,14 @@ class _StepRows(msgspec.Struct, gc=False):
 class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
     loops: dict[int, int] = {}
-    functions: dict[int, int] = {}  # absent in recordings of earlier versions
-    bound: dict[int, tuple[str, ...]] = {}  # absent in recordings of earlier versions
+    functions: dict[int, int] = {}
+    bound: dict[int, tuple[str, ...]] = {}
     draws: list[int] = []
-    seeded: list[int] = []  # absent in recordings of earlier versions
-    deques: list[DequeRecord] = []  # absent in recordings of earlier versions
-    statements: dict[int, int] = {}  # absent in recordings of earlier versions
-    texts: dict[int, str] = {}  # absent in recordings of earlier versions
-    bindings: list[tuple[str, str, str]] = []  # absent in recordings of earlier versions
+    seeded: list[int] = []
+    deques: list[DequeRecord] = []
+    statements: dict[int, int] = {}
+    texts: dict[int, str] = {}
+    bindings: list[tuple[str, str, str]] = []
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -104,7 +98,7 @@ def read_samples(path: Path | Stored) -> Samples:
     Raises:
         InputError: it cannot be read, or its columns do not fit together.
     """
-    rows = decode(_read(path, MAX_SAMPLES_BYTES), _SampleRows, source=str(path), remedy=REMEDY)
+    rows = decode(_read(path, MAX_BYTES), _SampleRows, source=str(path), remedy=REMEDY)
     place = np.array(rows.place, np.int32)
     if not len(rows.time_ns) == len(place) == len(rows.running) or (place >= len(rows.places)).any():
         raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
@@ -136,7 +130,7 @@ def read_steps(path: Path | Stored) -> RunSteps:
     Raises:
         InputError: it cannot be read, or its columns do not fit together.
     """
-    rows = decode(_read(path, MAX_STEPS_BYTES), _StepRows, source=str(path), remedy=REMEDY)
+    rows = decode(_read(path, MAX_BYTES), _StepRows, source=str(path), remedy=REMEDY)
     num, row = len(rows.took_ns), np.array(rows.path, np.int32)
     columns = (rows.began_ns, rows.state, rows.device_ns or rows.state, *rows.phases.values())
     fits = all(len(column) == num for column in columns) and len(row) == len(rows.sampled_ns)
@@ -160,7 +154,7 @@ def read_dataflow(path: Path | Stored) -> Dataflow:
     Raises:
         InputError: it cannot be read, or its columns do not fit together.
     """
-    return dataflow_from_json(_read(path, MAX_DATAFLOW_BYTES), source=str(path), remedy=REMEDY)
+    return dataflow_from_json(_read(path, MAX_BYTES), source=str(path), remedy=REMEDY)
 
 
 class SourceText(NamedTuple):
@@ -187,14 +181,20 @@ def read_lines(path: Path | Stored) -> SourceText:
     Raises:
         InputError: it cannot be read.
     """
-    stored = decode(_read(path, MAX_LINES_BYTES), _SourceFiles, source=str(path), remedy=REMEDY).files
+    stored = decode(_read(path, MAX_BYTES), _SourceFiles, source=str(path), remedy=REMEDY).files
+    statements: dict[str, dict[int, int]] = defaultdict(dict)  # by each line but the first the innermost one's first
+    for name, file in stored.items():
+        for first, last in sorted(file.statements.items()):
+            # A table of a file's whole length.
+            lines = range(first + 1, min(last, first + 10_000) + 1)
+            statements[name].update(dict.fromkeys(lines, first))
     return SourceText(
         {(name, line): text for name, file in stored.items() for line, text in file.lines.items()},
         {name: tuple(file.loops.items()) for name, file in stored.items() if file.loops},
         {name: tuple(file.draws) for name, file in stored.items() if file.draws},
         {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
         {name: tuple(file.deques) for name, file in stored.items() if file.deques},
-        {name: _first_lines(file.statements) for name, file in stored.items() if file.statements},
+        statements,
         {name: tuple(file.functions.items()) for name, file in stored.items() if file.functions},
         {(name, line): names for name, file in stored.items() for line, names in file.bound.items()},
         {
@@ -205,21 +205,13 @@ def read_lines(path: Path | Stored) -> SourceText:
     )
 
 
-def _first_lines(statements: dict[int, int]) -> dict[int, int]:
-    """Return the first line of the innermost statement by each of its other lines."""
-    found: dict[int, int] = {}
-    for first, last in sorted(statements.items()):
-        found.update(dict.fromkeys(range(first + 1, min(last, first + MAX_STATEMENT_LINES) + 1), first))
-    return found
-
-
 def _read(path: Path | Stored, limit: int) -> bytes:
     """Return the bytes of a small file, decompressed.
 
     Raises:
         InputError: it cannot be read, or is larger than any file of its kind.
     """
-    text, chunk = bytearray(), bytearray(_READ_BYTES)
+    text, chunk = bytearray(), bytearray(1 << 18)
     with open_source(path) as source:
         while count := source.readinto(memoryview(chunk)):
             text += chunk[:count]

@@ -12,24 +12,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
+from diagnose.trace_reader.lenient import EVENT_START, Salvage, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.source import Source
-
-__all__ = ["MAX_EVENT_BYTES", "READ_BLOCK_BYTES", "Ending", "Window", "read_events"]
 
 # Blocks and their events stay in the processor's cache: with 1 MB blocks parsing takes 1.7 times as long.
 READ_BLOCK_BYTES = 1 << 18
 MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
 _EVENT = re.compile(EVENT_START.encode())
-_EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an event begins there
-_MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
 MAX_UNREADABLE_EVENTS = 100_000  # events; a recorded trace has one or two, where its end was lost
-_MAX_MIXED = 8  # blocks with events of other categories; metadata stands in the first and in the last one
-MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
 
 _TRAILING = r"trailing characters \(byte (\d+)\)"
 
@@ -73,11 +67,12 @@ class Window:
     def last_edge(self) -> int:
         """Return where the comma before the last event stands, 0 where there is none."""
         at, buffer = self._end, self._buffer
-        for _ in range(_MAX_BRACES):
+        for _ in range(256):
             at = buffer.rfind(b"{", 1, at)
             if at < 0:
                 return 0
-            before = buffer[max(at - _EVENT_START_BYTES, 1) : at].rstrip()
+            # The bytes around an opening brace show whether an event begins there.
+            before = buffer[max(at - 160, 1) : at].rstrip()
             if before.endswith(b",") and before[:-1].rstrip().endswith(b"}") and _EVENT.match(buffer, at):
                 return buffer.rfind(b",", 1, at)
         return 0
@@ -123,7 +118,6 @@ class _Reader:
         self._rows = rows
         self._exact = False
         self._num_mixed = 0  # blocks with events of other categories than the known ones
-        self._too_deep_bytes = 0
         self.num_skipped = 0
 
     @property
@@ -131,7 +125,7 @@ class _Reader:
         """Return why no more of the file is worth reading, "" while it is."""
         if self.num_skipped > MAX_UNREADABLE_EVENTS:
             return f"more than {MAX_UNREADABLE_EVENTS:,} events in it cannot be parsed"
-        return "too many events in it are nested too deeply" if self._too_deep_bytes > MAX_TOO_DEEP_BYTES else ""
+        return ""
 
     def take(self, block: memoryview | bytes, *, is_last: bool) -> Salvage:
         """Append the events of a JSON list, which may end before the block does or not end at all.
@@ -169,7 +163,8 @@ class _Reader:
             self._rows.add(self._decode(block))
 
     def _decode(self, block: memoryview | bytes) -> list[Any]:
-        if self._num_mixed < _MAX_MIXED:
+        # Blocks with events of other categories; metadata stands in the first and in the last one.
+        if self._num_mixed < 8:
             try:
                 return decoder_of_known(exact=self._exact).decode(block)
             except msgspec.ValidationError:
@@ -177,11 +172,7 @@ class _Reader:
         return decoder_of_any(exact=self._exact).decode(block)
 
     def _salvage(self, text: bytes, *, is_last: bool) -> Salvage:
-        try:
-            found = salvage(text, is_last=is_last)
-        except RecursionError:
-            self._too_deep_bytes += len(text)
-            found = salvage(flatten(text), is_last=is_last, flattened=True)
+        found = salvage(text, is_last=is_last)
         self._rows.add(found.events)
         self.num_skipped += found.num_skipped
         return found

@@ -10,26 +10,19 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from diagnose.model.events import Kind, Thread
 from diagnose.trace_reader.schema import DEVICE_KINDS, Args, texts_of
-
-__all__ = ["WITHOUT_ARGUMENTS", "Fields", "Values", "num_events", "printable", "shortened"]
 
 Values = dict[str, list[Any]]
 _Key = tuple["int | str", "int | str", "int | str", "int | str"]
 
 _Text = TypeVar("_Text")
 
-_CPU = 0  # torch's DeviceType
 WITHOUT_ARGUMENTS = (Kind.PYTHON, Kind.OVERHEAD)  # kinds of whose events no argument is read
 _CORRELATED = (*DEVICE_KINDS, Kind.RUNTIME)
-_MAX_THREADS = 32_767  # Events.thread is int16; what comes later counts as an unknown thread
-_MAX_DEVICE = 32_767  # Events.device is int16
-_MAX_STREAM = 2**31 - 1  # cuda_sync writes 2**32 - 1 for "no stream"
 _MAX_QUOTED_CHARS = 60  # of a name in a sentence
-_MAX_LABEL_CHARS = 40  # of "stream 7"; Python refuses to convert thousands of digits
-_MAX_MEMBERS_BYTES = 1 << 12  # of the list of a group's ranks: torch itself lists no more than some dozens
-_MAX_KNOWN, _MAX_KNOWN_BYTES = 1 << 11, 1 << 8  # texts of lists that the next rank's file has again: a megabyte at most
 _INTEGER = re.compile(r"\d+", re.ASCII)
 _LAST_NUMBER = re.compile(r"-?\d+$", re.ASCII)
 # Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
@@ -114,7 +107,8 @@ class Fields:
     def _of_allocation(self, args: list[Args]) -> Values:
         return {
             "size": [a.allocated for a in args],
-            "device": [a.device_id if a.device_type != _CPU else -1 for a in args],
+            # Of torch's device types 0 is the CPU.
+            "device": [a.device_id if a.device_type != 0 else -1 for a in args],
             "correlation": [a.address for a in args],
             "sequence": [a.total_allocated for a in args],
             "awaits": [a.total_reserved for a in args],
@@ -178,7 +172,7 @@ class Texts(dict[bytes, int]):
         self._names = names
 
     def __missing__(self, raw: bytes) -> int:
-        text = _known_text(raw) if len(raw) <= _MAX_KNOWN_BYTES else _normalised(raw)
+        text = _known_text(raw) if len(raw) <= 256 else _normalised(raw)
         row = self[raw] = self._names[text]
         return row
 
@@ -190,7 +184,7 @@ def _normalised(raw: bytes) -> str:
         return raw.decode(errors="replace")
 
 
-_known_text = lru_cache(_MAX_KNOWN)(_normalised)
+_known_text = lru_cache(2048)(_normalised)  # the next rank's file has most of them again
 
 
 class Threads(dict[tuple[int | str, int | str], int]):
@@ -205,7 +199,8 @@ class Threads(dict[tuple[int | str, int | str], int]):
         pid, tid = str(key[0]), str(key[1])
         if pid == "-1":  # the profiler's own overhead belongs to no thread
             row = -1
-        elif len(self._rows) < _MAX_THREADS:
+        # What comes later counts as an unknown thread.
+        elif len(self._rows) < np.iinfo(np.int16).max:
             row = self._rows.setdefault((pid, tid), len(self._rows))
         else:
             row = self._rows.get((pid, tid), -1)
@@ -248,8 +243,9 @@ class DeviceStreamIds(dict[_Key, tuple[int, int]]):
     def __missing__(self, key: _Key) -> tuple[int, int]:
         device, stream, pid, tid = (_number(value) for value in key)
         ids = (
-            _within(device if device >= 0 else pid, _MAX_DEVICE),
-            _within(stream if key[1] != "" else tid, _MAX_STREAM),
+            _within(device if device >= 0 else pid, np.iinfo(np.int16).max),
+            # `cuda_sync` writes 2**32 - 1 for "no stream".
+            _within(stream if key[1] != "" else tid, np.iinfo(np.int32).max),
         )
         self[key] = ids
         return ids
@@ -258,7 +254,8 @@ class DeviceStreamIds(dict[_Key, tuple[int, int]]):
 def _number(value: int | str) -> int:
     if isinstance(value, int):
         return value
-    found = _LAST_NUMBER.search(value.strip()[-_MAX_LABEL_CHARS:])
+    # Python refuses to convert thousands of digits.
+    found = _LAST_NUMBER.search(value.strip()[-40:])
     return int(found.group()) if found else -1
 
 
@@ -283,7 +280,8 @@ def _detail(args: Args) -> str:
     if not args.collective:
         return args.stack
     listed = bytes(args.members)
-    whole = len(listed) <= _MAX_MEMBERS_BYTES and b"..." not in listed
+    # Torch itself lists no more than some dozens of ranks.
+    whole = len(listed) <= 1 << 12 and b"..." not in listed
     members = ",".join(_INTEGER.findall(listed.decode(errors="replace"))) if whole else ""
     fields = (
         args.collective,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Note, Trace
@@ -14,6 +13,7 @@ from diagnose.trace_reader.fields import num_events, shortened
 from diagnose.trace_reader.parts import (
     MAX_TAIL_BYTES,
     Envelope,
+    ReadFile,
     devices,
     epoch_ns,
     rank_of,
@@ -28,8 +28,6 @@ from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
 from diagnose.trace_reader.stored import Piped, Stored
 from diagnose.trace_reader.table import finish
-
-__all__ = ["read_trace"]
 
 _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "baseTimeNanoseconds"})
 _MAX_LISTED = 5  # categories that are named
@@ -49,19 +47,16 @@ def read_trace(
         InputError: the file cannot be read or holds no events.
         NotATraceError: it is something else than a trace of torch.profiler.
     """
-    name = _name(path)
+    if isinstance(path, (Stored, Piped)):
+        name = path.name
+    else:
+        name = "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
     try:
         return _read(path, name, processes, meanwhile)
     except MemoryError:
         raise InputError(
             f"{name} needs more memory than there is. Record fewer steps, or read it on a machine with more."
         ) from None
-
-
-def _name(path: str | os.PathLike[str] | Stored | Piped) -> str:
-    if isinstance(path, (Stored, Piped)):
-        return path.name
-    return "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
 
 
 def _read(
@@ -71,18 +66,31 @@ def _read(
     meanwhile: Callable[[], object] | None,
 ) -> Trace:
     with without_collector():
-        read = _by_processes(path, name, processes, meanwhile) or _alone(path, name)
-    rows, ending, around, fault = read.rows, read.ending, read.around, read.fault
+        read = read_parts(path, name, processes, meanwhile) if isinstance(path, Stored) and processes > 1 else None
+        if read is None:
+            with open_source(path) as source:
+                window, rows = Window(source), EventRows()
+                head = read_head(window, source, name)
+                ending = read_events(window, rows)
+                rest = window.read_rest(MAX_TAIL_BYTES) if ending.complete else b""
+            read = ReadFile(head, rows, ending, rest, source.raw_bytes, ending.fault or source.fault)
+    rows, ending = read.rows, read.ending
+    if ending.complete:
+        around = read_keys(read.head, ending.text + read.rest)
+    else:
+        around = Envelope(read_keys(read.head, b"}").keys, is_cut=True, is_unread=False)
     if not rows.count:
         raise _error_without_events(name, rows, ending, around)
-    trust = _notes(rows, ending, fault, around)
+    trust = _notes(rows, ending, read.fault, around)
     table = finish(rows)
     if table is None:
-        raise _error_without_times(name, rows)
-    # The sentence about events that the file has twice, if it has any.
-    count = table.num_repeated
-    repeated_note = (Note(f"Counted once, but twice in the file: {num_events(count)}."),) if count else ()
-    trust += table.notes + repeated_note
+        raise InputError(
+            f"{name} has no event with a plausible time among its {num_events(rows.num_events)}. Record the trace "
+            "again."
+        )
+    trust += table.notes
+    if table.num_repeated:
+        trust += (Note(f"Counted once, but twice in the file: {num_events(table.num_repeated)}."),)
     keys = around.keys
     return Trace(
         events=table.events,
@@ -98,46 +106,6 @@ def _read(
         metadata=small_values(keys),
         trust=trust,
     )
-
-
-class _ReadFile(NamedTuple):
-    """A file, read to its end or to its cut."""
-
-    rows: EventRows
-    ending: Ending
-    around: Envelope
-    fault: str  # why reading ended before the end of the file
-    raw_bytes: int
-
-
-def _alone(path: str | os.PathLike[str] | Stored | Piped, name: str) -> _ReadFile:
-    with open_source(path) as source:
-        window = Window(source)
-        head = read_head(window, source, name)
-        rows = EventRows()
-        ending = read_events(window, rows)
-        rest = window.read_rest(MAX_TAIL_BYTES) if ending.complete else b""
-    return _ReadFile(rows, ending, _read_keys(head, ending, rest), ending.fault or source.fault, source.raw_bytes)
-
-
-def _by_processes(
-    path: str | os.PathLike[str] | Stored | Piped,
-    name: str,
-    processes: int,
-    meanwhile: Callable[[], object] | None,
-) -> _ReadFile | None:
-    if processes < 2 or not isinstance(path, Stored):
-        return None
-    read = read_parts(path, name, processes, meanwhile)
-    if read is None:
-        return None
-    return _ReadFile(read.rows, read.ending, _read_keys(read.head, read.ending, read.rest), "", read.raw_bytes)
-
-
-def _read_keys(head: bytes, ending: Ending, rest: bytes) -> Envelope:
-    if not ending.complete:
-        return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
-    return read_keys(head, ending.text + rest)
 
 
 def _notes(rows: EventRows, ending: Ending, fault: str, around: Envelope) -> tuple[Note, ...]:
@@ -156,7 +124,12 @@ def _notes(rows: EventRows, ending: Ending, fault: str, around: Envelope) -> tup
         found.append(
             f"With a duration that is negative or no number, taken as zero: {num_events(rows.num_without_length)}."
         )
-    found += [f"Left out: {num_events(count)} of the {what}." for what, count in _left_out(rows)]
+    for what, counts in (("category", rows.left_out), ("phase", rows.phases)):
+        most = sorted((+counts).most_common(_MAX_LISTED))
+        found += [f"Left out: {num_events(count)} of the {what} '{shortened(name)}'." for name, count in most]
+        if len(+counts) > _MAX_LISTED:
+            others = counts.total() - sum(count for _, count in most)
+            found.append(f"Left out: {num_events(others)} of the {len(+counts) - _MAX_LISTED:,} other kinds of {what}.")
     return tuple(Note(text) for text in found)
 
 
@@ -176,19 +149,4 @@ def _error_without_events(name: str, rows: EventRows, ending: Ending, around: En
     return InputError(
         f"{name} holds no operator, runtime call or device task among its {num_events(rows.num_events)}. "
         "Let the profiler record at least one step."
-    )
-
-
-def _left_out(rows: EventRows) -> Iterator[tuple[str, int]]:
-    for what, counts in (("category", rows.left_out), ("phase", rows.phases)):
-        most = sorted((+counts).most_common(_MAX_LISTED))
-        yield from ((f"{what} '{shortened(name)}'", count) for name, count in most)
-        if len(+counts) > _MAX_LISTED:
-            yield f"{len(+counts) - _MAX_LISTED:,} other kinds of {what}", counts.total() - sum(n for _, n in most)
-
-
-def _error_without_times(name: str, rows: EventRows) -> InputError:
-    """Return the error for a file in which no event has a plausible time."""
-    return InputError(
-        f"{name} has no event with a plausible time among its {num_events(rows.num_events)}. Record the trace again."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -20,8 +21,6 @@ from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored
 
-__all__ = ["open_captures", "read_rank"]
-
 _Read = TypeVar("_Read")
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
@@ -32,14 +31,21 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
     Raises:
         InputError: something cannot be read, or what was named does not belong to one run.
     """
-    with list_inputs(paths) as inputs:
-        found = [_capture_or_error(files) for files in inputs.ranks]
-    captures = [capture for capture in found if isinstance(capture, Capture)]
-    errors = [error for error in found if isinstance(error, NotATraceError)]
+    inputs = list_inputs(paths)
+    captures: list[Capture] = []
+    errors: list[NotATraceError] = []
+    for files in inputs.ranks:
+        try:
+            captures.append(read_rank(files))
+        except NotATraceError as error:  # other JSON files may well lie beside traces
+            if files.folder is None:
+                raise
+            errors.append(error)
     if errors and not captures:
         raise errors[0]
     faults = (*(f"Another file in the folder was left out. {error}" for error in errors), *inputs.faults)
-    captures = [_with_notes(capture, faults) for capture in captures]
+    if notes := tuple(map(Note, faults)):
+        captures = [replace(c, trace=replace(c.trace, trust=c.trace.trust + notes)) for c in captures]
     infos = [capture.info for capture in captures if capture.info]
     for info in infos[1:]:
         if (info.run_id, info.command) != (infos[0].run_id, infos[0].command):
@@ -47,22 +53,15 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
                 f"These captures are of different runs ({_run(infos[0])} and {_run(info)}). "
                 "Trace into an empty folder, or name the captures of one run."
             )
-    _check_ranks(captures)
-    return sorted(captures, key=lambda capture: capture.trace.rank)
-
-
-def _capture_or_error(files: RankFiles) -> Capture | NotATraceError:
-    try:
-        return read_rank(files)
-    except NotATraceError as error:  # other JSON files may well lie beside traces
-        if files.folder is None:
-            raise
-        return error
-
-
-def _with_notes(capture: Capture, faults: Sequence[str]) -> Capture:
-    notes = tuple(map(Note, faults))
-    return replace(capture, trace=replace(capture.trace, trust=capture.trace.trust + notes)) if notes else capture
+    captures.sort(key=lambda capture: capture.trace.rank)
+    for one, other in pairwise(captures):
+        if one.trace.rank == other.trace.rank:
+            raise InputError(
+                f"{one.trace.path} and {other.trace.path} are both of rank {one.trace.rank}. "
+                "Name one trace for each rank; where the files do not hold their rank, put it into their names "
+                "(rank0.json, rank1.json)."
+            )
+    return captures
 
 
 def read_rank(files: RankFiles, processes: int = 1, meanwhile: Callable[[], object] | None = None) -> Capture:
@@ -93,13 +92,15 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         raise InputError(f"{folder} holds no trace of rank {info.rank}: {why}")
     if timing is None:
         notes.append(Note("The timing window is missing: times come from the window with stacks and shapes."))
+    inside = (one for one in info.wide if 0 <= one.begin[0] - one.first < len(one.lines))  # what makes 64-bit floats
+    wide = {(one.file, one.begin[0]): one.lines[one.begin[0] - one.first].strip() for one in inside}
     return Capture(
         trace=_of_rank(trace, info, notes),
         attribution=_of_rank(attribution, info, []) if timing and attribution else None,
         info=info,
         samples=samples and _samples_from_cwd(samples, info, source),
         run=run and _run_from_cwd(run, info, source),
-        lines={(_name_from_cwd(file, info), line): text for (file, line), text in (source.lines | _wide(info)).items()},
+        lines={(_name_from_cwd(file, info), line): text for (file, line), text in (source.lines | wide).items()},
         loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
         functions={_name_from_cwd(file, info): each for file, each in source.functions.items()},
         bound={(_name_from_cwd(file, info), line): names for (file, line), names in source.bound.items()},
@@ -114,12 +115,6 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         sources={_name_from_cwd(file, info): each for file, each in source.sources.items()},
         dataflow=flow and _flow_from_cwd(flow, info),
     )
-
-
-def _wide(info: CaptureInfo) -> dict[tuple[str, int], str]:
-    """Return the lines with what makes 64-bit floats for the step."""
-    inside = (one for one in info.wide if 0 <= one.begin[0] - one.first < len(one.lines))
-    return {(one.file, one.begin[0]): one.lines[one.begin[0] - one.first].strip() for one in inside}
 
 
 def _firsts(source: SourceText, file: str, lines: Sequence[int]) -> tuple[int, ...]:
@@ -194,15 +189,3 @@ def _of_rank(trace: Trace, info: CaptureInfo, notes: Sequence[Note]) -> Trace:
 
 def _run(info: CaptureInfo) -> str:
     return f"'{' '.join(info.command)}' as {info.run_id or 'an unnamed run'}"
-
-
-def _check_ranks(captures: Sequence[Capture]) -> None:
-    seen: dict[int, Capture] = {}
-    for capture in captures:
-        other = seen.setdefault(capture.trace.rank, capture)
-        if other is not capture:
-            raise InputError(
-                f"{other.trace.path} and {capture.trace.path} are both of rank {capture.trace.rank}. "
-                "Name one trace for each rank; where the files do not hold their rank, put it into their names "
-                "(rank0.json, rank1.json)."
-            )

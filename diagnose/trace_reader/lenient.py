@@ -9,27 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from diagnose.trace_reader.schema import NO_TIME, Args, ExactEvent
-
-__all__ = ["EVENT_START", "Salvage", "flatten", "repair", "salvage"]
 
 _NO_NUMBER = rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])"
 _BACKSLASH = rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?'
 _SEPARATOR = re.compile(r"[\s,]*")
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
 _NEXT_EVENT = re.compile(rf"\}}\s*,\s*(?={EVENT_START})")
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
 _MAX_TOKEN_CHARS = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
-_MAX_DIGITS = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
-_MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6
-_USUAL_EVENT = 4096  # characters looked at first: an error costs as much as stands before it
-_WIDER = 8
-_MAX_EFFORT = 4  # characters decoded in vain, for each of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +37,8 @@ class Salvage:
 
 def repair(text: bytes) -> bytes:
     """Return the text with the mistakes mended that exporters are known to make."""
-    text = text.decode(errors="replace").encode()
-    return re.sub(_BACKSLASH, _escaped, re.sub(_NO_NUMBER, b"null", text))
-
-
-def _escaped(backslash: re.Match[bytes]) -> bytes:
-    return backslash.group() if backslash.group(1) else rb"\\"
-
-
-def flatten(text: bytes) -> bytes:
-    """Return the text of a list's items with null in the place of what is nested too deeply to be parsed."""
-    return b"".join(_shallow_pieces(text))
-
-
-def _shallow_pieces(text: bytes) -> Iterator[bytes]:
-    depth = written = 0
-    for token in _TOKEN.finditer(text):
-        length = token.end() - token.start()
-        if (first := token.group()[:1]) in b"[{":
-            if depth < _MAX_DEPTH <= depth + length:
-                yield text[written : token.start() + _MAX_DEPTH - 1 - depth] + b"null"
-            depth += length
-        elif first in b"]}":
-            if depth - length < _MAX_DEPTH <= depth:
-                written = token.start() + depth - _MAX_DEPTH + 1
-            depth -= length
-    if depth < _MAX_DEPTH:
-        yield text[written:]
+    text = re.sub(_NO_NUMBER, b"null", text.decode(errors="replace").encode())
+    return re.sub(_BACKSLASH, lambda backslash: backslash.group() if backslash.group(1) else rb"\\", text)
 
 
 class _Digits(float):
@@ -85,11 +53,12 @@ class _Digits(float):
         return number
 
 
-def _whole_number(text: str) -> int | None:
-    return int(text) if len(text) <= _MAX_DIGITS else None
-
-
-_SCANNER = json.JSONDecoder(strict=False, parse_float=_Digits, parse_int=_whole_number)
+_SCANNER = json.JSONDecoder(
+    # Digits of a whole number; int64 has 19, and Python refuses to convert some thousands.
+    strict=False,
+    parse_float=_Digits,
+    parse_int=lambda text: int(text) if len(text) <= 40 else None,
+)
 
 
 class _UnreadableError(Exception):
@@ -104,10 +73,10 @@ class _UnreadableError(Exception):
 class _Text:
     """A text to decode values from, with a limit to what may be decoded in vain."""
 
-    def __init__(self, text: str, *, flattened: bool) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self._flattened = flattened
-        self._effort = _MAX_EFFORT * len(text)
+        # Characters that may be decoded in vain.
+        self._effort = 4 * len(text)
 
     def decode(self, at: int) -> tuple[object, int]:
         """Return the value that begins at a place, and where it ends.
@@ -115,7 +84,8 @@ class _Text:
         Raises:
             _UnreadableError: there is none.
         """
-        width = _USUAL_EVENT
+        # At first: an error costs as much as stands before it.
+        width = 4096
         while True:
             try:
                 value, length = _SCANNER.raw_decode(self.text[at : at + width])
@@ -123,11 +93,9 @@ class _Text:
                 self._effort -= error.pos
                 if at + width >= len(self.text) or not _runs_out(error):
                     raise _UnreadableError(at + error.pos, runs_out=_runs_out(error)) from None
-                width *= _WIDER
-            except RecursionError:
-                if not self._flattened:
-                    raise
-                self._effort -= width  # broken strings hide brackets from the flattening
+                width *= 8
+            except RecursionError:  # no profiler nests so deeply
+                self._effort -= width
                 raise _UnreadableError(at + 1, runs_out=False) from None
             else:
                 return value, at + length
@@ -146,16 +114,12 @@ class _Text:
         return None
 
 
-def salvage(raw: bytes, *, is_last: bool = True, flattened: bool = False) -> Salvage:
+def salvage(raw: bytes, *, is_last: bool = True) -> Salvage:
     """Take out of a list of events (without its opening bracket) what can be read.
 
-    Where more text follows (not ``is_last``), an event that does not end may end in it, and is the ``rest``. What is
-    nested too deeply even in a ``flattened`` text is left out.
-
-    Raises:
-        RecursionError: something is nested too deeply, and the text is not ``flattened``.
+    Where more text follows (not ``is_last``), an event that does not end may end in it, and is the ``rest``.
     """
-    source = _Text(repair(raw).decode(), flattened=flattened)
+    source = _Text(repair(raw).decode())
     text = source.text
     events: list[ExactEvent] = []
     at = num_skipped = 0
@@ -192,46 +156,13 @@ def _event(value: Mapping[str, object]) -> ExactEvent:
         tid=_label(value.get("tid"), ""),
         ts=Raw(_time(value.get("ts"))),
         dur=_duration(value.get("dur")),
-        args=_args(args) if isinstance(args, dict) else Args(),
+        args=Args(**{name: read(args.get(key), default) for name, key, read, default in _ARGS})
+        if isinstance(args, dict)
+        else Args(),
     )
 
 
-def _args(args: Mapping[str, object]) -> Args:
-    return Args(
-        correlation=_whole(args.get("correlation")),
-        external=_whole(args.get("External id")),
-        device=_label(args.get("device"), -1),
-        stream=_label(args.get("stream"), ""),
-        bytes=_whole(args.get("bytes")),
-        grid=_json(args.get("grid")),
-        input_dims=_json(args.get("Input Dims")),
-        input_types=_json(args.get("Input type")),
-        input_values=_json(args.get("Concrete Inputs")),
-        sequence=_whole(args.get("Sequence number")),
-        stack=_text(args.get("Call stack")),
-        allocated=_whole(args.get("Bytes"), 0),
-        total_allocated=_whole(args.get("Total Allocated")),
-        total_reserved=_whole(args.get("Total Reserved")),
-        address=_whole(args.get("Addr")),
-        device_type=_whole(args.get("Device Type"), 0),
-        device_id=_whole(args.get("Device Id")),
-        awaits=_whole(args.get("wait_on_cuda_event_record_corr_id")),
-        collective=_text(args.get("Collective name")),
-        dtype=_text(args.get("dtype")),
-        group_size=_whole(args.get("Group size")),
-        num_elements=_whole(args.get("In msg nelems")),
-        num_out=_whole(args.get("Out msg nelems")),
-        group=_label(args.get("Process Group Name"), ""),
-        group_use=_text(args.get("Process Group Description")),
-        members=_json(args.get("Process Group Ranks")),
-        sequence_in_group=_whole(args.get("Seq")),
-        source=_whole(args.get("Src Rank")),
-        target=_whole(args.get("Dst Rank")),
-        name=_text(args.get("name")),
-    )
-
-
-def _text(value: object) -> str:
+def _text(value: object, _default: object = None) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
@@ -267,5 +198,9 @@ def _whole(value: object, default: int = -1) -> int:
         return default
 
 
-def _json(value: object) -> Raw:
+def _json(value: object, _default: object = None) -> Raw:
     return Raw(b"" if value is None else json.dumps(value).encode())
+
+
+_BY_TYPE: Mapping[object, Callable[[object, Any], Any]] = {int: _whole, str: _text, Raw: _json}
+_ARGS = [(f.name, f.encode_name, _BY_TYPE.get(f.type, _label), f.default) for f in structs.fields(Args)]

@@ -18,6 +18,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import PurePath
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -33,11 +34,6 @@ from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.source import Source
 from diagnose.trace_reader.stored import Stored, is_url
 
-__all__ = [
-    "MAX_TAIL_BYTES", "PART_BYTES", "Envelope", "Keys", "ReadParts", "devices", "epoch_ns", "rank_in_name", "rank_of",
-    "read_head", "read_keys", "read_parts", "small_values", "world_size_of",
-]  # fmt: skip
-
 # The keys before and after the list of events, and what they contain about the machine and the rank.
 
 Keys: TypeAlias = Mapping[str, object]
@@ -45,19 +41,14 @@ Keys: TypeAlias = Mapping[str, object]
 _EVENTS_KEY = rb'"traceEvents"\s*:\s*\['
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")  # UTF-16 and UTF-32, with a mark or without
-_MAX_HEAD_BYTES = 1 << 24  # bytes before the first event; profilers write a few kB, or a few MB of process groups
 _PADDING = b" \t\r\n\0"  # a file that was being written when its machine stopped ends in null bytes
-MAX_TAIL_BYTES = 1 << 24  # bytes behind the last event: the profiler's log, at most a few MB
+MAX_TAIL_BYTES = 1 << 24  # before the first event and behind the last one: profilers write a few MB at most
 _FIRST_OF_LIST = re.compile(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
 
 # worker0_step_12.pt.trace.json, rank-34.json, rank0.light.pt.trace.json, trace_8_rank_1.json, dlrm_r7.json
 _RANK = r"(?i)(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)"
-_MAX_RANK_DIGITS = 7
-_MAX_VALUE_CHARS = 4096
-_EPOCH_FROM_NS = 10**18  # 2001: no machine has been up for 31 years
-_LATEST_EPOCH_NS = 2**62  # 2116: with the length of a recording added it fits into int64
 _MAX_RANK = 2**24  # a hundred times the largest machine
-_MAX_WHOLE = 2**62
+_MAX_WHOLE = 2**62  # ns, 2116: with the length of a recording added it fits into int64
 
 
 class Envelope(NamedTuple):
@@ -84,24 +75,19 @@ def read_head(window: Window, source: Source, name: str) -> bytes:
     """
     while window.fill():
         head = window.text()
-        begin = _events_begin(head)
+        is_list = head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
+        key = re.search(rb"\[" if is_list else _EVENTS_KEY, head)
+        begin = key.end() if key else 0
         if begin and _FIRST_OF_LIST.match(head, begin):
             window.replace(head[begin:])
             return head[:begin]
-        if begin or not _looks_like_json(head) or len(head) > _MAX_HEAD_BYTES:
+        if begin or not _looks_like_json(head) or len(head) > MAX_TAIL_BYTES:
             break
     raise _headless(window.text(), source, name)
 
 
 def _looks_like_json(head: bytes) -> bool:
     return head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[", b"")
-
-
-def _events_begin(head: bytes) -> int:
-    if head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
-        return head.index(b"[") + 1
-    found = re.search(_EVENTS_KEY, head)
-    return found.end() if found else 0
 
 
 def _headless(head: bytes, source: Source, name: str) -> InputError:
@@ -113,7 +99,7 @@ def _headless(head: bytes, source: Source, name: str) -> InputError:
     if not _looks_like_json(head):
         return NotATraceError(f"{name} is not JSON, so it is not a trace. Name a file that torch.profiler exported.")
     text = head.removeprefix(_BYTE_ORDER_MARK)
-    if len(head) <= _MAX_HEAD_BYTES and _fault(text):
+    if len(head) <= MAX_TAIL_BYTES and _fault(text):
         if source.fault or _runs_out(text):
             return InputError(f"{name} ends before its first event. Copy or record the trace again.")
         return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
@@ -175,7 +161,7 @@ def rank_of(keys: Keys, path: str) -> int:
 
 def rank_in_name(path: str) -> int | None:
     """Return the rank that a file's name holds; the last one where it holds several."""
-    found = [digits for digits in re.findall(_RANK, PurePath(path).name) if len(digits) <= _MAX_RANK_DIGITS]
+    found = [digits for digits in re.findall(_RANK, PurePath(path).name) if len(digits) <= 7]
     return int(found[-1]) if found else None
 
 
@@ -187,10 +173,11 @@ def world_size_of(keys: Keys) -> int:
 
 def epoch_ns(keys: Keys, first_ns: int) -> int:
     """Return the wall-clock time of ``first_ns`` on the file's clock, 0 where that clock is another one."""
-    if first_ns >= _EPOCH_FROM_NS:
+    # 2001: no machine has been up for 31 years.
+    if first_ns >= 10**18:
         return first_ns
     base = _whole(keys.get("baseTimeNanoseconds"), 0)
-    return base + first_ns if 0 < base < _LATEST_EPOCH_NS and 0 <= base + first_ns < _LATEST_EPOCH_NS else 0
+    return base + first_ns if 0 < base < _MAX_WHOLE and 0 <= base + first_ns < _MAX_WHOLE else 0
 
 
 def devices(keys: Keys) -> tuple[Device, ...]:
@@ -198,18 +185,16 @@ def devices(keys: Keys) -> tuple[Device, ...]:
     listed = keys.get("deviceProperties") or keys.get("computeProperties")
     if not isinstance(listed, list):
         return ()
-    return tuple(_device(entry, position) for position, entry in enumerate(listed) if isinstance(entry, dict))
-
-
-def _device(entry: Keys, position: int) -> Device:
-    name = entry.get("name")
-    capability = _whole(entry.get("computeMajor"), 0), _whole(entry.get("computeMinor"), 0)
-    return Device(
-        id=_whole(entry.get("id"), position),
-        name=printable(name) if isinstance(name, str) else "",
-        memory_bytes=max(_whole(entry.get("totalGlobalMem"), 0), 0),
-        num_sms=max(_whole(entry.get("numSms"), 0), 0),
-        compute_capability=capability,
+    return tuple(
+        Device(
+            id=_whole(entry.get("id"), position),
+            name=printable(entry["name"]) if isinstance(entry.get("name"), str) else "",
+            memory_bytes=max(_whole(entry.get("totalGlobalMem"), 0), 0),
+            num_sms=max(_whole(entry.get("numSms"), 0), 0),
+            compute_capability=(_whole(entry.get("computeMajor"), 0), _whole(entry.get("computeMinor"), 0)),
+        )
+        for position, entry in enumerate(listed)
+        if isinstance(entry, dict)
     )
 
 
@@ -225,7 +210,7 @@ def small_values(keys: Keys) -> Mapping[str, object]:
 
 def _is_small(value: object) -> bool:
     try:
-        return len(str(value)) <= _MAX_VALUE_CHARS
+        return len(str(value)) <= 4096
     except RecursionError:
         return False
 
@@ -251,14 +236,15 @@ _NUMBERED = ("name", "shapes", "types", "values", "detail")  # columns that hold
 _FIRST_BYTES = (b"{", b"[")
 
 
-class ReadParts(NamedTuple):
-    """What reading a file from its beginning to its end gives."""
+class ReadFile(NamedTuple):
+    """What reading a file to its end, or to its cut, gives."""
 
     head: bytes
     rows: EventRows
     ending: Ending
     rest: bytes  # what follows the ending's own text
     raw_bytes: int
+    fault: str = ""  # why reading ended before the end of the file
 
 
 class _Filled(NamedTuple):
@@ -277,7 +263,7 @@ class _Filled(NamedTuple):
 
 def read_parts(
     stored: Stored, name: str, processes: int, meanwhile: Callable[[], object] | None = None
-) -> ReadParts | None:
+) -> ReadFile | None:
     """Read a file by so many processes, this one among them; None where it is not made for that.
 
     This one does ``meanwhile`` first, and reads less for that.
@@ -285,7 +271,7 @@ def read_parts(
     size = _size(stored)
     ahead = _AHEAD_BYTES if meanwhile is not None else 0
     processes = min(processes, (size + ahead) // (PART_BYTES + ahead))
-    if processes < 2 or not _may_fork():
+    if processes < 2 or threading.active_count() > 1:  # a forked process may wait for a lock that a thread holds
         return None
     nears = [(size + ahead) * k // processes - ahead for k in range(1, processes)]
     # A cut is where an event begins; the comma before it belongs to no range.
@@ -299,9 +285,7 @@ def read_parts(
         ]
         if meanwhile is not None:
             meanwhile()
-        until = cuts[0] - 1
-        source = _Range(stored.path, 0, until, closes=True)
-        with source:
+        with _Range(stored.path, 0, cuts[0] - 1, closes=True) as source:
             window, rows = Window(source), EventRows()
             head = read_head(window, source, name)
             ending = read_events(window, rows)
@@ -362,13 +346,17 @@ def _receive(sent: BinaryIO, view: memoryview) -> None:
         view = view[count:]
 
 
-def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[BinaryIO]) -> ReadParts | None:
+def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[BinaryIO]) -> ReadFile | None:
     """Put the ranges behind each other, in the order of the file."""
     head, rows, ending, raw_bytes = first
     rest = b""
     for other in others:
         try:
-            filled = _receive_header(other)
+            length = bytearray(8)
+            _receive(other, memoryview(length))
+            packed = bytearray(int.from_bytes(length, "little"))
+            _receive(other, memoryview(packed))
+            filled: _Filled = pickle.loads(packed)  # of a process that this one forked
             names, threads = rows.fields.names, rows.fields.threads
             of_name = np.array([*(names[text] for text in filled.names), -1], np.int32)  # -1 picks the last one
             of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int16)
@@ -390,22 +378,12 @@ def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[Binary
         except EOFError:  # its range is not whole, or it was killed
             return None
         ending, rest, raw_bytes = filled.ending, filled.rest, raw_bytes + filled.raw_bytes
-    return ReadParts(head, rows, ending, rest, raw_bytes)
-
-
-def _receive_header(sent: BinaryIO) -> _Filled:
-    length = bytearray(8)
-    _receive(sent, memoryview(length))
-    packed = bytearray(int.from_bytes(length, "little"))
-    _receive(sent, memoryview(packed))
-    filled: _Filled = pickle.loads(packed)  # of a process that this one forked
-    return filled
+    return ReadFile(head, rows, ending, rest, raw_bytes)
 
 
 def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> tuple[_Filled, list[npt.NDArray[Any]]] | None:
     """Read the events of a range in a process of its own; None where it is not whole."""
-    source = _Range(path, begin, end, closes=not is_last)
-    with source:
+    with _Range(path, begin, end, closes=not is_last) as source:
         window, rows = Window(source), EventRows()
         ending = read_events(window, rows)
         rest = window.read_rest(MAX_TAIL_BYTES) if is_last and ending.complete else b""
@@ -438,14 +416,9 @@ def _ends_at_the_cut(ending: Ending) -> bool:
     return ending.complete and not ending.text.strip() and not ending.num_skipped and not ending.fault
 
 
-def _may_fork() -> bool:
-    """Return whether this process has no other thread: one may hold a lock that a forked process waits for."""
-    return threading.active_count() == 1
-
-
 def _size(stored: Stored) -> int:
     """Return the bytes of a file of this machine that is not compressed, 0 for any other."""
-    if stored.size is not None or stored.method is not None or stored.offset or is_url(stored.path):
+    if is_url(stored.path):
         return 0
     try:
         with open(stored.path, "rb") as file:  # an odd name is no Path
@@ -457,8 +430,7 @@ def _size(stored: Stored) -> int:
 
 def _cut_at(path: str, near: int) -> int | None:
     """Return where an event begins behind the comma before it, near a place in the file; None where none is found."""
-    source = _Range(path, near, near + 2 * READ_BLOCK_BYTES, closes=False)
-    with source:
+    with _Range(path, near, near + 2 * READ_BLOCK_BYTES, closes=False) as source:
         window = Window(source)
         while window.fill():
             if edge := window.last_edge():
@@ -466,33 +438,23 @@ def _cut_at(path: str, near: int) -> int | None:
     return None
 
 
-class _Range:
+class _Range(Source):
     """A range of a file's bytes as a stream, behind which the bracket may stand that closes a list."""
 
     def __init__(self, path: str, begin: int, end: int, *, closes: bool) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # closed with the stream
-        self._file.seek(begin)
+        file = FileIO(path)
+        file.seek(begin)
+        super().__init__(file, b"")
         self._left = end - begin
         self._closing = b"]" if closes else b""
-        self.raw_bytes = 0
-        self.fault = ""
-
-    def __enter__(self) -> _Range:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
     def readinto(self, view: memoryview) -> int:
         """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
-        if not self._left:
-            count = min(len(self._closing), len(view))
-            view[:count], self._closing = self._closing[:count], self._closing[count:]
-        else:
-            try:
-                count = self._file.readinto(view[: self._left]) or 0
-            except OSError as error:
-                count, self.fault = 0, f"reading it failed: {error.strerror}"
+        if self._left:
+            count = super().readinto(view[: self._left])
             self._left = self._left - count if count else 0
+            return count
+        count = min(len(self._closing), len(view))
+        view[:count], self._closing = self._closing[:count], self._closing[count:]
         self.raw_bytes += count
         return count

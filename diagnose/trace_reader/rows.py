@@ -19,13 +19,6 @@ from diagnose.model.events import Kind
 from diagnose.trace_reader.fields import Fields, Values
 from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME, texts_of
 
-__all__ = [
-    "UNKNOWN_NS", "EventRows", "ImpreciseTimesError", "durations_ns", "exact_ns", "floats_hold", "instants_ns",
-    "packed", "starts_ns",
-]  # fmt: skip
-
-# Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
-_EXACT_BELOW_US = 2.0**43
 UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or out of range
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
@@ -33,7 +26,6 @@ _MAX_DURATION_US = 2.0**50  # 35 years
 _MAX_WHOLE_DIGITS = 16  # of microseconds: with three more they fit into uint64
 _POWERS = 10 ** np.arange(_MAX_WHOLE_DIGITS + 2, -1, -1, dtype=np.uint64)
 _EVERY_EVENT_HAS = ("name", "thread")
-_MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
 
 def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bool:
@@ -42,7 +34,8 @@ def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bo
     Whole microseconds have none to lose: floats hold them up to the year 2255. A late start may have been
     rounded to a whole one, so durations are looked at too.
     """
-    if max(starts_us) < _EXACT_BELOW_US:
+    # Up to here (102 days) the nearest float lies within half a nanosecond of a time with three decimals.
+    if max(starts_us) < 2.0**43:
         return True
     return all(map(float.is_integer, starts_us)) and all(map(float.is_integer, durations_us))
 
@@ -92,7 +85,8 @@ def instants_ns(ns: Sequence[int]) -> Ints:
 def durations_ns(us: Floats) -> tuple[Ints, int]:
     """Convert durations; those that are negative or no number count as zero, and are the number beside them."""
     count = 0
-    if not _within(us, -_MIN_POSITIVE_US, _MAX_DURATION_US):
+    # The smallest number above zero.
+    if not _within(us, -5e-324, _MAX_DURATION_US):
         unusable = ~((us >= 0.0) & (us < np.inf))
         count = int(np.count_nonzero(unusable))
         us = np.minimum(np.where(unusable, 0.0, us), _MAX_DURATION_US)
@@ -133,7 +127,6 @@ def _digits_ns(text: bytes) -> int:
 
 
 _Array = npt.NDArray[Any]
-_MIN_ROWS = 4096
 _DTYPES: Final = {
     "start": np.int64,
     "end": np.int64,
@@ -153,7 +146,6 @@ _DTYPES: Final = {
     "grid": np.int32,
     "awaits": np.int64,
 }
-_BATCH = 1024  # rows that are converted at once: numpy's cost for each call no longer counts
 
 
 class ImpreciseTimesError(Exception):
@@ -227,7 +219,8 @@ class EventRows:
             return
         for column, more in values.items():
             waiting[column] += more
-        if len(waiting["name"]) >= _BATCH:
+        # So many at once that numpy's cost for each call no longer counts.
+        if len(waiting["name"]) >= 1024:
             self._write(kind, self._waiting.pop(kind))
 
     def _write(self, kind: Kind, values: Values) -> None:
@@ -309,4 +302,4 @@ class Column:
     def _grow(self, length: int) -> None:
         if length > len(self._data):
             # By a quarter: resizing a large block moves pages, not bytes, and untouched pages take no memory.
-            self._data.resize(max(length, len(self._data) * 5 // 4, _MIN_ROWS), refcheck=False)
+            self._data.resize(max(length, len(self._data) * 5 // 4, 4096), refcheck=False)

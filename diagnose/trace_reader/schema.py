@@ -19,11 +19,6 @@ from msgspec import Raw, Struct, defstruct, field, json, structs
 
 from diagnose.model.events import Kind
 
-__all__ = [
-    "CATEGORIES", "DEVICE_KINDS", "GC_NAME", "INSTANTS", "LEFT_OUT", "MEMORY_NAME", "NO_TEXT", "NO_TIME", "Args",
-    "Event", "ExactEvent", "decoder_of_any", "decoder_of_known", "is_annotation", "is_launch", "texts_of",
-]  # fmt: skip
-
 GC_NAME = "Python GC"
 MEMORY_NAME = "[memory]"
 DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC)
@@ -182,17 +177,10 @@ class Event(Struct, gc=False):
     args: Args = _NO_ARGS
 
 
-class ExactEvent(Struct, gc=False):
+class ExactEvent(Event, gc=False):
     """The same with the digits of ``ts``: a float holds an epoch time in microseconds to 0.25 µs only."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = -1
-    tid: int | str = ""
-    ts: Raw = NO_TEXT
-    dur: float = 0.0
-    args: Args = _NO_ARGS
+    ts: Raw = NO_TEXT  # type: ignore[assignment]  # a list has events of one of the two types only
 
 
 _Decoder: TypeAlias = "json.Decoder[list[Any]]"

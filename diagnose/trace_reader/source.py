@@ -1,79 +1,50 @@
 """The text of a trace: a stream of bytes, decompressed where it is gzip or zstd, whatever its name.
 
-The bytes come from a file, a pipe, standard input, a URL, or a member of an archive (``diagnose.trace_reader.stored``).
+The bytes come from a file, a pipe, standard input or a URL (``diagnose.trace_reader.stored``).
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import sys
 import time
 from io import FileIO
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Protocol, cast
+from typing import IO, cast
 
 from isal import isal_zlib
 
 from diagnose.errors import InputError, missing_extra
-from diagnose.trace_reader.stored import DEFLATED, Bytes, Piped, Stored, open_bytes, open_file
-
-if TYPE_CHECKING:
-    import zstandard
-
-__all__ = ["STANDARD_INPUT", "Source", "open_decoded", "open_pipe", "open_source"]
+from diagnose.trace_reader.stored import Bytes, Piped, Stored, open_bytes, open_file
 
 STANDARD_INPUT = "-"  # as a path
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAGIC_BYTES = 4
-_COMPRESSED_CHUNK = 1 << 16
-_GZIP_WINDOW = 31  # zlib's code for a gzip header and the largest window
-_RAW_WINDOW = -15  # zlib's code for no header: the members of a zip
-_MAX_ZSTD_WINDOW = 1 << 27  # bytes that decompressing may hold: what zstd itself allows unless told otherwise
 # Recorded traces compress 5 to 34 times, and deflate reaches 1,032 times. Below the size nothing can do harm.
 _MAX_RATIO = 100
 _MIN_CHECKED_BYTES = 1 << 28
 _WRITER_WAIT_S = 10.0  # for somebody to open the other end of a named pipe
-_POLL_S = 0.05
 
 
-class Source(Protocol):
-    """A stream of JSON text."""
-
-    raw_bytes: int  # delivered so far
-    fault: str  # why the stream ended before its end, "" where it did not
-
-    def readinto(self, view: memoryview) -> int:
-        """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
-
-    def __enter__(self) -> Source:
-        """Return self."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-
-
-class _Plain:
-    """What cannot be read to its end, such as a file on a disk that fails, ends with a ``fault``."""
+class Source:
+    """A stream of JSON text, here the bytes as they are. What cannot be read to its end ends with a ``fault``."""
 
     def __init__(self, file: Bytes, first: bytes) -> None:
         self._file = file
         self._first = first  # read already, to see what the file is: a pipe cannot go back
-        self.raw_bytes = 0
-        self.fault = ""
+        self.raw_bytes = 0  # delivered so far
+        self.fault = ""  # why the stream ended before its end
 
-    def __enter__(self) -> _Plain:
+    def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def readinto(self, view: memoryview) -> int:
+        """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
         if self._first:
             count = min(len(view), len(self._first))
             view[:count], self._first = self._first[:count], self._first[count:]
@@ -87,7 +58,7 @@ class _Plain:
         return count
 
 
-class _Compressed(_Plain):
+class _Compressed(Source):
     """Counts what goes in and what comes out, and stops what expands as no trace does."""
 
     def __init__(self, file: Bytes, first: bytes, name: str) -> None:
@@ -98,7 +69,7 @@ class _Compressed(_Plain):
 
     def _read(self) -> bytes:
         try:
-            data = self._file.read(_COMPRESSED_CHUNK) or b""
+            data = self._file.read(1 << 16) or b""
         except OSError as error:
             self.fault = f"reading it failed: {error.strerror}"
             return b""
@@ -119,11 +90,10 @@ class _Compressed(_Plain):
 class _Gzip(_Compressed):
     """Several members after another are one stream; a damaged or cut member ends it with a ``fault``."""
 
-    window = _GZIP_WINDOW
-
     def __init__(self, file: Bytes, first: bytes, name: str) -> None:
         super().__init__(file, first, name)
-        self._inflater = isal_zlib.decompressobj(wbits=self.window)
+        # 31 is zlib's code for a gzip header and the largest window.
+        self._inflater = isal_zlib.decompressobj(wbits=31)
         self._done = False
 
     def readinto(self, view: memoryview) -> int:
@@ -152,37 +122,9 @@ class _Gzip(_Compressed):
 
     def _next_member(self) -> None:
         self._input = self._inflater.unused_data or self._read()
-        self._inflater = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+        self._inflater = isal_zlib.decompressobj(wbits=31)
         # Padding or foreign bytes after a complete member are not data of the trace.
         self._done = not self._input.startswith(_GZIP_MAGIC)
-
-
-class _Deflated(_Gzip):
-    """A member of a zip: one stream without a header, checked against the checksum that the archive has of it."""
-
-    window = _RAW_WINDOW
-
-    def __init__(self, file: Bytes, checksum: int, name: str) -> None:
-        super().__init__(file, b"", name)
-        self._wanted = checksum
-        self._checksum = 0
-
-    def read(self, count: int) -> bytes:
-        buffer = bytearray(count)
-        return bytes(buffer[: self.readinto(memoryview(buffer))])
-
-    def readinto(self, view: memoryview) -> int:
-        count = super().readinto(view)
-        self._checksum = isal_zlib.crc32(view[:count], self._checksum)
-        if not count and self._checksum != self._wanted:
-            raise OSError(errno.EIO, self.fault or "its checksum in the archive is another one")
-        return count
-
-    def _next_member(self) -> None:
-        self._done = True
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class _Zstd(_Compressed):
@@ -190,7 +132,18 @@ class _Zstd(_Compressed):
 
     def __init__(self, file: Bytes, first: bytes, name: str) -> None:
         super().__init__(file, first, name)
-        self._reader, self._error = _zstd_reader(self, name)
+        try:
+            import zstandard
+        except ImportError:
+            file.close()
+            raise missing_extra(f"{name} is compressed with zstd", "zstd") from None
+        self._error = zstandard.ZstdError
+        # Bytes that decompressing may hold: what zstd itself allows unless told otherwise.
+        self._reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
+            cast("IO[bytes]", self),  # it only reads
+            read_across_frames=True,
+            closefd=False,
+        )
 
     def read(self, _count: int) -> bytes:
         """Return compressed bytes, as the decompressor asks for them."""
@@ -206,61 +159,33 @@ class _Zstd(_Compressed):
         return self._deliver(count)
 
 
-def _zstd_reader(stream: _Zstd, name: str) -> tuple[zstandard.ZstdDecompressionReader, type[Exception]]:
-    try:
-        import zstandard
-    except ImportError:
-        raise missing_extra(f"{name} is compressed with zstd", "zstd") from None
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
-    file = cast("IO[bytes]", stream)  # it only reads
-    reader = decompressor.stream_reader(file, read_across_frames=True, closefd=False)
-    return reader, zstandard.ZstdError
-
-
 def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
-    """Open a trace: a file, a pipe, standard input, which is called ``-``, or what ``list_ranks`` found.
+    """Open a trace: a file, a pipe, standard input, which is called ``-``, or what ``list_inputs`` found.
 
     Raises:
-        InputError: it is missing, a folder, unreadable or empty, or nothing writes into the pipe.
+        InputError: it is missing, a folder, unreadable or empty, nothing writes into the pipe, or it is compressed with
+            zstd, and the package for that is not installed.
     """
     if isinstance(path, Stored):
-        stored = path
-        file = open_bytes(stored)
-        if stored.method == DEFLATED:
-            file = _Deflated(file, stored.checksum, stored.name)
+        file: Bytes = open_bytes(path)
+        name = path.name
         try:
             first = file.read(_MAGIC_BYTES) or b""
         except OSError as error:
             file.close()
-            raise InputError(f"{stored.name} cannot be read ({error.strerror}). Name a trace file.") from None
-        if not first:
-            file.close()
-            raise _empty(stored.name)
-        return open_decoded(file, stored.name, first)
-    pipe = path if isinstance(path, Piped) else open_pipe(path)
-    if not pipe.first:
-        pipe.file.close()
-        raise _empty(pipe.name)
-    return open_decoded(pipe.file, pipe.name, pipe.first)
-
-
-def open_decoded(file: Bytes, name: str, first: bytes = b"", *, raw: bool = False) -> Source:
-    """Return the text of a file of which the ``first`` bytes have been read; ``raw``: its bytes as they are.
-
-    Raises:
-        InputError: it is compressed with zstd, and the package for that is not installed.
-    """
-    first = first or file.read(_MAGIC_BYTES) or b""
-    if first.startswith(_GZIP_MAGIC) and not raw:
+            raise InputError(f"{name} cannot be read ({error.strerror}). Name a trace file.") from None
+    else:
+        pipe = path if isinstance(path, Piped) else open_pipe(path)
+        file, first, name = pipe.file, pipe.first, pipe.name
+    if not first:
+        file.close()
+        raise InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
+    if first.startswith(_GZIP_MAGIC):
         return _Gzip(file, first, name)
-    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) and not raw else _Plain(file, first)
+    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) else Source(file, first)
 
 
-def _empty(name: str) -> InputError:
-    return InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
-
-
-def open_pipe(path: str | os.PathLike[str], num_first: int = _MAGIC_BYTES) -> Piped:
+def open_pipe(path: str | os.PathLike[str]) -> Piped:
     """Open a file of this machine, a pipe or standard input, and read the first bytes, which show what it is.
 
     Raises:
@@ -268,35 +193,33 @@ def open_pipe(path: str | os.PathLike[str], num_first: int = _MAGIC_BYTES) -> Pi
     """
     is_standard_input = os.fspath(path) == STANDARD_INPUT
     name = "standard input" if is_standard_input else os.fspath(path)
-    file = _standard_input() if is_standard_input else open_file(name)
+    if not is_standard_input:
+        file = open_file(name)
+    elif sys.stdin is None or sys.stdin.isatty():
+        why = "closed" if sys.stdin is None else "a terminal"
+        raise InputError(f"Standard input is {why}. Pipe a trace into it, or name a trace file.")
+    else:
+        file = FileIO(sys.stdin.fileno(), closefd=False)
     try:
-        first = _first_bytes(file, num_first, 0.0 if is_standard_input else _WRITER_WAIT_S)
+        first = _first_bytes(file, 0.0 if is_standard_input else _WRITER_WAIT_S)
     except OSError as error:
         file.close()
         raise InputError(f"{name} cannot be read ({error.strerror}). Name a trace file.") from None
     return Piped(file, first, name)
 
 
-def _standard_input() -> FileIO:
-    if sys.stdin is None:
-        raise InputError("Standard input is closed. Pipe a trace into it, or name a trace file.")
-    if sys.stdin.isatty():
-        raise InputError("Standard input is a terminal. Pipe a trace into it, or name a trace file.")
-    return FileIO(sys.stdin.fileno(), closefd=False)
-
-
-def _first_bytes(file: FileIO, wanted: int, wait_s: float) -> bytes:
+def _first_bytes(file: FileIO, wait_s: float) -> bytes:
     """Return as many bytes as show what the file is, fewer where it ends before; later reads wait for data."""
     first = b""
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
         deadline = time.monotonic() + wait_s
         # A pipe without a writer reads as empty, one whose writer has nothing yet as None.
-        while (found := file.read(wanted)) == b"" and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        while (found := file.read(_MAGIC_BYTES)) == b"" and time.monotonic() < deadline:
+            time.sleep(0.05)
         first = found or b""
         if found == b"":
             return first
     os.set_blocking(file.fileno(), True)
-    while len(first) < wanted and (more := file.read(wanted - len(first))):
+    while len(first) < _MAGIC_BYTES and (more := file.read(_MAGIC_BYTES - len(first))):
         first += more
     return first

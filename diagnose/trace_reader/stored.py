@@ -1,4 +1,4 @@
-"""Files that another process can open as well: on a disk, behind a URL, or a part of an archive that lies there.
+"""Files that another process can open as well, on a disk or behind a URL.
 
 A URL is opened by fsspec, in every store that it has a package for; nothing of it is imported before one is named.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diagnose.errors import InputError, missing_extra
 from diagnose.text.masking import mask_text
@@ -22,18 +21,9 @@ from diagnose.text.plain_text import middle, one_line
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = [
-    "DEFLATED", "Bytes", "Piped", "RemoteFile", "Stored", "is_folder", "is_url", "list_folder", "matching_urls",
-    "open_bytes", "open_file", "open_url", "version_of",
-]  # fmt: skip
-
 _URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
 _PIPE_BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
-_MAX_FAULT_CHARS = 200  # of what a store answered
-DEFLATED = 8  # the method in a zip's headers; 0: not compressed
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: magic, …, lengths of the name and of the extra field
-_LOCAL_MAGIC = b"PK\x03\x04"
 
 
 def is_url(path: str) -> bool:
@@ -49,9 +39,11 @@ class RemoteFile:
 
     def read(self, count: int = -1, /) -> bytes:
         """Return the next bytes, at most ``count``."""
-        with _store_errors():
+        try:
             data: bytes = self._file.read(count)
-            return data
+        except Exception as error:
+            raise OSError(errno.EIO, _why(error)) from None
+        return data
 
     def readinto(self, view: memoryview, /) -> int:
         """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
@@ -59,33 +51,9 @@ class RemoteFile:
         view[: len(data)] = data
         return len(data)
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place; return it."""
-        with _store_errors():
-            return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        """Return the place."""
-        return int(self._file.tell())
-
-    def seekable(self) -> bool:
-        """Return whether the store can answer a range of bytes."""
-        return bool(self._file.seekable())
-
     def close(self) -> None:
         """Close it."""
         self._file.close()
-
-
-def open_url(url: str) -> RemoteFile:
-    """Open a file behind a URL.
-
-    Raises:
-        InputError: it cannot be opened, or the store's package is not installed.
-    """
-    system, path = _system(url)
-    with _input_errors(url):
-        return RemoteFile(system.open(path, "rb", block_size=_PIPE_BLOCK_BYTES))
 
 
 def is_folder(url: str) -> bool:
@@ -168,41 +136,19 @@ def _cannot_open(url: str, error: Exception) -> InputError:
     return InputError(f"{url} cannot be opened ({_why(error)}). Check the URL and the store's credentials.")
 
 
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise OSError(errno.EIO, _why(error)) from None
-
-
 def _why(error: Exception) -> str:
-    return middle(one_line(mask_text(str(error))) or type(error).__name__, _MAX_FAULT_CHARS)
+    return middle(one_line(mask_text(str(error))) or type(error).__name__, 200)
 
 
-class Bytes(Protocol):
-    """A file as far as it is used: read forward and closed. Failing reads raise OSError."""
-
-    def read(self, count: int, /) -> bytes | None:
-        """Return the next bytes, at most ``count``."""
-
-    def readinto(self, view: memoryview, /) -> int | None:
-        """Fill ``view`` from its beginning; return the number of bytes, 0 at the end."""
-
-    def close(self) -> None:
-        """Close it."""
+Bytes: TypeAlias = "FileIO | RemoteFile"
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file, or a member of an archive that is read in place: nothing is ever unpacked under a member's name."""
+    """A file on a disk or behind a URL."""
 
-    path: str  # of the file, or of the archive that it is a part of; a URL too
+    path: str
     name: str  # as messages have it; its last part is the file's own name
-    offset: int = 0  # where it begins, in a zip its local header
-    size: int | None = None  # bytes as stored; None: to the end of the file
-    method: int | None = None  # of a zip's member; None elsewhere
-    checksum: int = 0  # of a zip's member
 
     def __str__(self) -> str:
         """Return the name."""
@@ -222,32 +168,6 @@ class Piped:
         return self.name
 
 
-class _Part:
-    """A range of a file's bytes."""
-
-    def __init__(self, file: Bytes, size: int) -> None:
-        self._file = file
-        self._left = size
-
-    def read(self, count: int, /) -> bytes:
-        data = self._file.read(min(count, self._left)) or b""
-        self._count(len(data))
-        return data
-
-    def readinto(self, view: memoryview, /) -> int:
-        count = self._file.readinto(view[: self._left]) or 0
-        self._count(count)
-        return count
-
-    def _count(self, count: int) -> None:
-        if not count and self._left:
-            raise OSError(errno.EIO, "the archive ends within it")
-        self._left -= count
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def open_file(name: str) -> FileIO:
     """Open a file of this machine without waiting for the other end of a named pipe.
 
@@ -255,7 +175,12 @@ def open_file(name: str) -> FileIO:
         InputError: it is missing, a folder or unreadable.
     """
     try:
-        return _open(name)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return FileIO(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
     except FileNotFoundError:
         raise InputError(f"{name} does not exist. Check the path.") from None
     except IsADirectoryError:
@@ -267,40 +192,14 @@ def open_file(name: str) -> FileIO:
         raise InputError(f"{name} cannot be opened ({why}). Name a trace file.") from None
 
 
-def _open(name: str) -> FileIO:
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        return FileIO(descriptor)
-    except OSError:
-        os.close(descriptor)
-        raise
-
-
 def open_bytes(stored: Stored) -> Bytes:
     """Open what is stored, at its first byte.
 
     Raises:
-        InputError: it is missing or unreadable.
+        InputError: it is missing or unreadable, or the package of its store is not installed.
     """
-    file: FileIO | RemoteFile = open_url(stored.path) if is_url(stored.path) else open_file(stored.path)
-    if stored.size is None:
-        return file
-    try:
-        begin = stored.offset if stored.method is None else _data_begin(file, stored.offset)
-        file.seek(begin)
-    except OSError as error:
-        file.close()
-        raise InputError(f"{stored.name} cannot be read ({error.strerror}). Copy the archive again.") from None
-    return _Part(file, stored.size)
-
-
-def _data_begin(file: FileIO | RemoteFile, offset: int) -> int:
-    """Return where the data of a zip's member begin: behind its header, whose length only the header has."""
-    file.seek(offset)
-    header = file.read(_LOCAL_HEADER.size)
-    if len(header) < _LOCAL_HEADER.size:
-        raise OSError(errno.EIO, "the archive ends before it")
-    magic, name, extra = _LOCAL_HEADER.unpack(header)
-    if magic != _LOCAL_MAGIC:
-        raise OSError(errno.EIO, "the archive's list of files is wrong")
-    return offset + _LOCAL_HEADER.size + int(name) + int(extra)
+    if not is_url(stored.path):
+        return open_file(stored.path)
+    system, path = _system(stored.path)
+    with _input_errors(stored.path):
+        return RemoteFile(system.open(path, "rb", block_size=_PIPE_BLOCK_BYTES))

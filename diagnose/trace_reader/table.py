@@ -1,6 +1,6 @@
 """From rows in the file's order to the finished event table: sorted, without repetitions, tasks joined to launches.
 
-This is the last stage of reading. After it, and ``check_trace`` verifies it:
+This is the last stage of reading. After it (tests check it of all that they read):
 
 - every event has a start and an end, start <= end, and the first starts at zero; rows are sorted by start;
 - within 30 minutes of every start the next event starts, and every event ends within 30 minutes of the last start:
@@ -21,32 +21,27 @@ from __future__ import annotations
 import re
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows, read_only
-from diagnose.model.events import Events, Kind, Note, Trace, step_number
+from diagnose.model.events import Events, Kind, Note, step_number
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.model.shapes import MAX_ELEMENTS, num_elements
 from diagnose.trace_reader.fields import num_events, printable, shortened
 from diagnose.trace_reader.rows import UNKNOWN_NS, EventRows
 from diagnose.trace_reader.schema import DEVICE_KINDS, GC_NAME, is_annotation, is_launch
 
-__all__ = [
-    "MAX_MOVED_BYTES", "MAX_SILENCE_NS", "Table", "bound_sizes", "check_trace", "finish", "implausible_marks",
-    "implausible_times", "leave_out_shapes", "thread_note", "without_thread",
-]  # fmt: skip
-
 _Parsed = Mapping[str, npt.NDArray[Any]]
 
 # torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
 MAX_SILENCE_NS = 30 * 60 * 10**9
 MAX_MOVED_BYTES = 2**50
-_ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
-_ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
+ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
+ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
 _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
 _NUM_NAMED = 3
 _ONE_SHAPE, _SIDE = re.compile(r"[^\[\]]+"), re.compile(r"\d+")
@@ -65,34 +60,24 @@ def implausible_times(columns: _Parsed, names: Sequence[str]) -> tuple[Mask | No
     apart = ~unknown
     first = int(np.count_nonzero(unknown))
     if first < len(start):
-        begin, stop = _largest_group(start[first:])
-        begin, stop = first + begin, first + stop
+        edges = first + np.flatnonzero(np.diff(start[first:]) > MAX_SILENCE_NS) + 1
+        begins, stops = np.append(first, edges), np.append(edges, len(start))
+        largest = int((stops - begins).argmax())
+        begin, stop = int(begins[largest]), int(stops[largest])
         apart[begin:stop] = end[begin:stop] > start[stop - 1] + MAX_SILENCE_NS
     notes: tuple[Note, ...] = ()
     if count := int(unknown.sum()):
         notes = (Note(f"Left out, since their time is missing, no number or out of range: {num_events(count)}."),)
-    return unknown | apart, (*notes, *_of_apart(columns, np.flatnonzero(apart), names))
-
-
-def _largest_group(start: Ints) -> tuple[int, int]:
-    """Return the first and the last row, exclusive, of the largest group without a long silence in it."""
-    edges = np.flatnonzero(np.diff(start) > MAX_SILENCE_NS) + 1
-    begin, stop = np.append(0, edges), np.append(edges, len(start))
-    largest = int((stop - begin).argmax())
-    return int(begin[largest]), int(stop[largest])
-
-
-def _of_apart(columns: _Parsed, rows: Rows, names: Sequence[str]) -> tuple[Note, ...]:
-    if not len(rows):
-        return ()
-    named = Counter(names[n] for n in columns["name"][rows].tolist()).most_common(_NUM_NAMED)
-    listed = ", ".join(f"'{shortened(name)}'" for name, _ in named)
-    return (
-        Note(
-            f"Left out, since they start or end more than 30 minutes away from all others: {num_events(len(rows))} "
-            f"({listed}{', …' if len(named) == _NUM_NAMED else ''})."
-        ),
-    )
+    if count := int(apart.sum()):
+        named = Counter(names[n] for n in columns["name"][apart].tolist()).most_common(_NUM_NAMED)
+        listed = ", ".join(f"'{shortened(name)}'" for name, _ in named)
+        notes += (
+            Note(
+                f"Left out, since they start or end more than 30 minutes away from all others: {num_events(count)} "
+                f"({listed}{', …' if len(named) == _NUM_NAMED else ''})."
+            ),
+        )
+    return unknown | apart, notes
 
 
 def implausible_marks(columns: _Parsed, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
@@ -129,25 +114,13 @@ def _apart(start: Ints, end: Ints) -> Mask:
     for i in np.argsort(np.abs(length - int(np.median(length))), kind="stable").tolist():
         mark = int(start[i]), int(end[i])
         at = bisect_right(kept, mark)
-        if not any(_overlap_by_half(mark, other) for other in kept[max(at - 1, 0) : at + 1]):
+        common = (
+            (min(mark[1], end) - max(mark[0], begin), end - begin) for begin, end in kept[max(at - 1, 0) : at + 1]
+        )
+        if not any(2 * both >= min(mark[1] - mark[0], other) for both, other in common):
             insort(kept, mark)
             chosen[i] = True
     return chosen
-
-
-def _overlap_by_half(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    common = min(one[1], other[1]) - max(one[0], other[0])
-    return 2 * common >= min(one[1] - one[0], other[1] - other[0])
-
-
-def without_thread(columns: _Parsed) -> Rows:
-    """Return the rows of host events that are on no thread."""
-    return np.flatnonzero((columns["thread"] < 0) & _ON_HOST[columns["kind"]])
-
-
-def thread_note(count: int) -> Note:
-    """Return the sentence about host events without a thread."""
-    return Note(f"Without a thread in the file, and taken to be on one: {num_events(count)} of the host.")
 
 
 def bound_sizes(columns: _Parsed) -> None:
@@ -165,7 +138,7 @@ def leave_out_shapes(columns: _Parsed, names: Sequence[str]) -> tuple[Note, ...]
     shapes = columns["shapes"]
     if shapes.strides == (0,):
         return ()
-    huge = [text for text in distinct(shapes[shapes >= 0]).tolist() if _is_huge(names[text])]
+    huge = [text for text in distinct(shapes[shapes >= 0]).tolist() if is_huge(names[text])]
     if not huge:
         return ()
     left_out = among(shapes, huge)
@@ -174,7 +147,7 @@ def leave_out_shapes(columns: _Parsed, names: Sequence[str]) -> tuple[Note, ...]
     return (Note(f"Left out, since no memory holds tensors of such a size: the shapes of {count}."),)
 
 
-def _is_huge(text: str) -> bool:
+def is_huge(text: str) -> bool:
     """Return whether the shapes of a list have ``MAX_ELEMENTS`` elements or more together."""
     if len(text) <= _MAX_DIGITS:
         return False
@@ -182,69 +155,6 @@ def _is_huge(text: str) -> bool:
     if any(len(side) > _MAX_DIGITS for shape in shapes for side in shape):
         return True
     return sum(num_elements(map(int, shape)) for shape in shapes if shape) >= MAX_ELEMENTS
-
-
-def check_trace(trace: Trace) -> None:
-    """Verify what this module guarantees; tests call it on everything that was read.
-
-    Raises:
-        AssertionError: a guarantee is broken; the message holds all that are.
-    """
-    broken = list(_broken(trace))
-    if broken:
-        raise AssertionError("; ".join(broken))
-
-
-def _broken(trace: Trace) -> Iterator[str]:
-    e = trace.events
-    num = len(e)
-    if not num:
-        yield "there is no event"
-        return
-    steady = e.start[1:] - e.start[:-1]
-    marks, unfit = implausible_marks(
-        {name: getattr(e, name) for name in ("start", "end", "kind", "name", "thread")}, trace.names
-    )
-    tasks = np.flatnonzero(e.cause >= 0)
-    calls = e.cause[tasks]
-    texts = (
-        *trace.names,
-        *(text for t in trace.threads for text in (t.pid, t.tid, t.name)),
-        *(d.name for d in trace.devices),
-    )
-    promises = {
-        "columns are as long as one another": len({len(getattr(e, name)) for name in type(e).__slots__}) == 1,
-        "time begins at zero": int(e.start[0]) == 0,
-        "rows are sorted": bool((steady >= 0).all()),
-        "no event ends before it starts": bool((e.end >= e.start).all()),
-        "no event starts apart": bool((steady <= MAX_SILENCE_NS).all()),
-        "no event ends apart": int(e.end.max()) <= int(e.start[-1]) + MAX_SILENCE_NS,
-        "kinds are known": int(e.kind.max()) < len(Kind),
-        "host events have a thread": not ((e.thread < 0) & _ON_HOST[e.kind]).any(),
-        "threads are in range": int(e.thread.max()) < len(trace.threads) and int(e.thread.min()) >= -1,
-        "names are in range": int(e.name.min()) >= 0
-        and all(_in_range(getattr(e, c), trace.names) for c in _TEXT_COLUMNS),
-        "devices and streams are ids": int(e.device.min()) >= -1 and int(e.stream.min()) >= -1,
-        "causes are calls": bool((calls < num).all()) and bool((e.kind[calls] == Kind.RUNTIME).all()),
-        "causes are of tasks": bool(among(e.kind[tasks], DEVICE_KINDS).all()),
-        "causes share the id": bool((e.correlation[calls] == e.correlation[tasks]).all()),
-        "sizes are bounded": int(e.size.min()) >= -MAX_MOVED_BYTES and int(e.size.max()) <= MAX_MOVED_BYTES,
-        "shapes are bounded": not any(
-            _is_huge(trace.names[text]) for text in distinct(e.shapes[e.shapes >= 0]).tolist()
-        ),
-        "step marks are steps": marks is None and not unfit,
-        "names can be shown": all(text == printable(text) for text in texts),
-        "ranks are numbers": trace.rank >= 0 and trace.world_size >= 1,
-        "the clock fits": trace.epoch_ns >= 0 and trace.epoch_ns + int(e.end.max()) < 2**63,
-    }
-    yield from (f"not so: {promise}" for promise, holds in promises.items() if not holds)
-
-
-_TEXT_COLUMNS = ("name", "shapes", "types", "values", "detail")
-
-
-def _in_range(rows: npt.NDArray[np.int32], names: Sequence[str]) -> bool:
-    return int(rows.max()) < len(names) and int(rows.min()) >= -1
 
 
 _Columns = dict[str, npt.NDArray[Any]]
@@ -278,9 +188,20 @@ def finish(rows: EventRows) -> Table | None:
     """
     names = tuple(map(printable, rows.fields.names))
     columns = {name: column.finish(rows.count) for name, column in rows.columns.items()}
-    columns["kind"] = _kinds(columns["kind"].view(np.uint8), columns["name"], names)
+    kind = columns["kind"] = columns["kind"].view(np.uint8)
+    annotation = np.fromiter(map(is_annotation, names), np.bool_, len(names))
+    collector = np.fromiter((text == GC_NAME for text in names), np.bool_, len(names))
+    kind[(kind == Kind.OP) & annotation[columns["name"]]] = Kind.ANNOTATION
+    kind[(kind == Kind.PYTHON) & collector[columns["name"]]] = Kind.GC
     _reorder(columns, _chronological(columns["start"], columns["end"], columns["kind"], columns["thread"]))
-    notes = _leave_out(columns, names)
+    notes: tuple[Note, ...] = ()
+    for implausible in (implausible_times, implausible_marks, implausible_times):  # without some marks, once more
+        if not len(columns["start"]):
+            break
+        left_out, found = implausible(columns, names)
+        if left_out is not None:
+            _reorder(columns, np.flatnonzero(~left_out))
+        notes += found
     if not len(columns["start"]):
         return None
     first_ns = int(columns["start"][0])
@@ -289,40 +210,21 @@ def finish(rows: EventRows) -> Table | None:
     twice = _repeated(columns)
     if twice.any():
         _reorder(columns, np.flatnonzero(~twice))
-    lost = without_thread(columns)
-    if len(lost):
+    lost = (columns["thread"] < 0) & ON_HOST[columns["kind"]]
+    if count := int(lost.sum()):
         columns["thread"][lost] = rows.fields.threads.of_unknown()
-        notes = (*notes, thread_note(len(lost)))
+        notes += (Note(f"Without a thread in the file, and taken to be on one: {num_events(count)} of the host."),)
     _take_external_ids(columns, names)
     columns["cause"] = _find_causes(columns["kind"], columns["correlation"], columns["name"], names)
     columns["size"] = _sizes(columns)
     bound_sizes(columns)
     notes += leave_out_shapes(columns, names)
-    _narrow_ids(columns)
+    if not (columns["kind"] == Kind.MEMORY).any():  # of memory events the columns hold bytes
+        for name in _IDS:  # four bytes where they fit: a trace has millions
+            ids = columns[name]
+            if ids.strides != (0,) and ids.max(initial=0) <= _MAX_NARROW and ids.min(initial=0) >= -_MAX_NARROW:
+                columns[name] = ids.astype(np.int32)
     return Table(Events(**read_only(columns)), names, first_ns, int(twice.sum()), notes)
-
-
-def _narrow_ids(columns: _Columns) -> None:
-    """Let ids take four bytes where they fit: a trace has millions. Of memory events the columns hold bytes."""
-    if (columns["kind"] == Kind.MEMORY).any():
-        return
-    for name in _IDS:
-        ids = columns[name]
-        if ids.strides != (0,) and ids.max(initial=0) <= _MAX_NARROW and ids.min(initial=0) >= -_MAX_NARROW:
-            columns[name] = ids.astype(np.int32)
-
-
-def _leave_out(columns: _Columns, names: Sequence[str]) -> tuple[Note, ...]:
-    """Drop implausible rows; once a step mark is dropped, the times are checked again."""
-    notes: tuple[Note, ...] = ()
-    for implausible in (implausible_times, implausible_marks, implausible_times):
-        if not len(columns["start"]):
-            break
-        left_out, found = implausible(columns, names)
-        if left_out is not None:
-            _reorder(columns, np.flatnonzero(~left_out))
-        notes += found
-    return notes
 
 
 def _reorder(columns: _Columns, order: Rows) -> None:
@@ -331,14 +233,6 @@ def _reorder(columns: _Columns, order: Rows) -> None:
             columns[name] = column[: len(order)]
         else:
             columns[name] = column[order]
-
-
-def _kinds(kind: npt.NDArray[np.uint8], name: npt.NDArray[np.int32], names: Sequence[str]) -> npt.NDArray[np.uint8]:
-    annotation = np.fromiter(map(is_annotation, names), np.bool_, len(names))
-    collector = np.fromiter((text == GC_NAME for text in names), np.bool_, len(names))
-    kind[(kind == Kind.OP) & annotation[name]] = Kind.ANNOTATION
-    kind[(kind == Kind.PYTHON) & collector[name]] = Kind.GC
-    return kind
 
 
 def _sizes(columns: _Columns) -> Ints:
@@ -433,20 +327,13 @@ def _find_causes(
     tasks = np.flatnonzero(among(kind, DEVICE_KINDS) & known)
     if not len(calls) or not len(tasks):
         return causes
-    calls = _one_call_an_id(calls, correlation, name, names)
+    calls = calls[np.argsort(correlation[calls], kind="stable")]
     ids = correlation[calls]
+    if (ids[1:] == ids[:-1]).any():
+        launching = np.fromiter(map(is_launch, names), np.bool_, len(names))
+        calls = calls[np.lexsort((~launching[name[calls]], ids))]
+        calls = calls[np.r_[True, ids[1:] != ids[:-1]]]
+        ids = correlation[calls]
     at = np.minimum(np.searchsorted(ids, correlation[tasks]), len(ids) - 1)
     causes[tasks] = np.where(ids[at] == correlation[tasks], calls[at], -1)
     return causes
-
-
-def _one_call_an_id(calls: Rows, correlation: Ints, name: npt.NDArray[np.int32], names: Sequence[str]) -> Rows:
-    """Return the calls sorted by id, the one to prefer for each."""
-    calls = calls[np.argsort(correlation[calls], kind="stable")]
-    ids = correlation[calls]
-    if (ids[1:] != ids[:-1]).all():
-        return calls
-    launching = np.fromiter(map(is_launch, names), np.bool_, len(names))
-    calls = calls[np.lexsort((~launching[name[calls]], ids))]
-    ids = correlation[calls]
-    return calls[np.r_[True, ids[1:] != ids[:-1]]]

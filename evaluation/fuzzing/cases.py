@@ -12,7 +12,7 @@ from typing import Any
 
 from fuzzing import folders, made, mutations, values
 from fuzzing.anywhere import mutate_anywhere
-from fuzzing.damage import ARCHIVES, archived, cut, damage, packed
+from fuzzing.damage import cut, damage, packed
 
 __all__ = ["KINDS", "Case", "Inputs", "make"]
 
@@ -98,12 +98,9 @@ def _trace_case(rng: random.Random, inputs: Inputs) -> Case:
     name = rng.choice(("t.json", "t.json", "t.json.gz", "t.json.gz", "rank0.pt.trace.json"))
     if rng.random() < 0.04:
         name = rng.choice(values.FILE_NAMES)
-    elif rng.random() < 0.06:
-        name = rng.choice(ARCHIVES)
-        data = archived(name, {"run/rank0.pt.trace.json": data, "run/notes.txt": b"notes"})
-    if name.endswith(".gz") and name not in ARCHIVES:
+    if name.endswith(".gz"):
         data = packed(data)
-    if name.endswith((".gz", *ARCHIVES)) and rng.random() < 0.25:
+    if name.endswith(".gz") and rng.random() < 0.25:
         data, how = (cut(rng, data), "cut") if rng.random() < 0.6 else damage(rng, data)
         what.append(f"{name.rpartition('.')[2]} {how}")
     return Case(_trace_command(rng, name), {name: data}, tuple(what))
@@ -183,8 +180,6 @@ def _questions(rng: random.Random) -> list[str]:
         asked += ["--without", rng.choice(("data-stall", "host-sync", "launch-bound", "python-stall", "nothing"))]
     if rng.random() < 0.2:
         asked += ["--scale", rng.choice(("gemm=0.5", "kernel~.=0", "=", "(=1", ".*=nan", ".=1e300"))]
-    if rng.random() < 0.15:
-        asked += ["--no-sync", rng.choice(("train.py:12", "x:0", "train.py:" + "9" * 30))]
     if rng.random() < 0.15:
         asked += ["--loader-workers", "4"]
     if rng.random() < 0.15:
@@ -313,7 +308,7 @@ def _report_command(rng: random.Random) -> tuple[str, ...]:
     as_json = ("--json",) if rng.random() < 0.5 else ()
     if which < 0.5:
         return ("compare", *as_json, "a.json", "b.json")
-    written = ("--junit", "j.xml", "--sarif", "s.sarif") if which < 0.85 else ()
+    written = ("--junit", "j.xml") if which < 0.85 else ()
     update = ("--update",) if which > 0.93 else ()
     several = ("--allow-differences", "--baseline", "a.json", "--baseline", "b.json") if 0.85 < which <= 0.93 else ()
     return ("gate", "--quiet", *as_json, *written, *update, *several, "a.json", "b.json")

@@ -103,8 +103,8 @@ def _of_file(name: str, data: bytes) -> Iterator[Problem]:
         return
     if name.endswith(".html"):
         yield from _of_page(text)
-    elif name.endswith((".json", ".sarif")):
-        yield from _of_json("analyze" if name.endswith(".json") else "sarif", text)
+    elif name.endswith(".json"):
+        yield from _of_json("analyze", text)
     elif name.endswith(".xml"):
         yield from _control("xml", text)
         try:

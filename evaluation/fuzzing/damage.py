@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import io
 import random
-import tarfile
-import zipfile
 from collections.abc import Callable
 
-__all__ = ["ARCHIVES", "archived", "cut", "damage", "packed"]
+__all__ = ["cut", "damage", "packed"]
 
-ARCHIVES = ("t.zip", "t.tar", "t.tar.gz", "t.tgz")
 INSERTS = (
     b"\x00",
     b"\xff\xfe",
@@ -89,19 +85,3 @@ def damage(rng: random.Random, data: bytes) -> tuple[bytes, str]:
 def packed(data: bytes) -> bytes:
     """Return the gzip of the data, the same on every day."""
     return gzip.compress(data, 1, mtime=0)
-
-
-def archived(name: str, members: dict[str, bytes]) -> bytes:
-    """Return an archive of the members, the same on every day; its name shows which kind."""
-    whole = io.BytesIO()
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-            for member, data in members.items():
-                archive.writestr(zipfile.ZipInfo(member), data, zipfile.ZIP_DEFLATED)
-        return whole.getvalue()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        for member, data in members.items():
-            info = tarfile.TarInfo(member)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return whole.getvalue() if name.endswith(".tar") else packed(whole.getvalue())

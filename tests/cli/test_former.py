@@ -1,69 +1,10 @@
-"""Names of before, other names, and what stands where a command belongs."""
-
-import json
-from pathlib import Path
+"""Other names, and what stands where a command belongs."""
 
 import pytest
 from click.shell_completion import BashComplete
 
 from diagnose.cli.commands import cli
 from diagnose.cli.main import run
-from diagnose.cli.settings import defaults_of
-
-TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
-ONE, RANKS = str(TRACES / "healthy-planted"), str(TRACES / "barrier_every_step-planted")
-
-
-@pytest.fixture
-def answer(monkeypatch, tmp_path, capsys):
-    """Return the function that runs a command in an empty folder and returns its output and its errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        assert run(list(words)) == 0
-        return capsys.readouterr()
-
-    return call
-
-
-def note(name, now):
-    return f"diagnose: {name} is deprecated: use {now}\n"
-
-
-def test_summarize_and_reduce_write_and_read_summaries(answer):
-    assert answer("summarize", "-q", RANKS, "-o", "a.ranks").err == note("summarize", "analyze --partial FILE")
-    assert answer("analyze", "-q", RANKS, "--partial", "b.ranks") == ("", "")
-    assert Path("a.ranks").read_bytes() == Path("b.ranks").read_bytes()
-    shown = answer("reduce", "-q", "--json", "a.ranks")
-    assert shown.err == note("reduce", "analyze --merge")
-    assert shown.out == answer("analyze", "--merge", "-q", "--json", "b.ranks").out
-    assert len(json.loads(shown.out)["ranks"]) == 2
-
-
-def test_history_lists_watched_runs(answer):
-    run_folder = Path("diagnose-runs") / "resnet" / "2026-01-31T09-15-00-4711"
-    run_folder.mkdir(parents=True)
-    (run_folder / "run.json").write_text(json.dumps({"name": "resnet", "started_at": "2026-01-31T09:15:00", "pid": 1}))
-    (run_folder / "rows.jsonl").write_text("")
-    assert answer("history") == ("resnet\n", note("history", "watch --list"))
-    listed = answer("watch", "--list", "resnet", "--json").out
-    assert answer("history", "resnet", "--json") == (listed, note("history", "watch --list"))
-    assert json.loads(listed)["name"] == "resnet"
-
-
-def test_export_writes_the_forms_of_other_tools(answer):
-    shown = answer("export", "-q", ONE, "--markdown", "a.md", "--kernels", "a.csv", "--tensorboard", "log")
-    now = answer("analyze", "-q", ONE, "--export", "markdown=b.md", "--export", "kernels=b.csv")
-    assert shown == (now.out, note("export", "analyze --export KIND=FILE"))
-    assert Path("a.md").read_text() == Path("b.md").read_text()
-    assert Path("a.csv").read_text() == Path("b.csv").read_text()
-    assert len(list(Path("log").iterdir())) == 2
-
-
-def test_former_names_are_in_no_list_and_their_tables_still_count(answer, tmp_path):
-    assert not {"summarize", "reduce", "history", "export"} & set(answer("--help-all").out.split())
-    (tmp_path / "pyproject.toml").write_text("[tool.diagnose.reduce]\nworkers = 3\n")
-    assert defaults_of(cli, tmp_path) == {"analyze": {"workers": 3}}
 
 
 @pytest.mark.parametrize("name", ["profile", "run", "record"])
@@ -71,8 +12,7 @@ def test_trace_has_other_names(name, monkeypatch, tmp_path, capsys):
     seen = []
     monkeypatch.setattr(cli.commands["trace"], "callback", lambda **asked: seen.append((asked["steps"], asked["args"])))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.diagnose.trace]\nsteps = 7\n")
-    assert run([name, "train.py", "--lr", "1"]) == 0
+    assert run([name, "--steps", "7", "train.py", "--lr", "1"]) == 0
     assert (seen, capsys.readouterr().err) == ([(7, ("--lr", "1"))], "")
 
 
@@ -82,19 +22,9 @@ def test_a_script_in_the_place_of_a_command_is_answered_with_one_sentence(capsys
     assert capsys.readouterr() == ("", told)
 
 
-@pytest.mark.parametrize(("name", "now"), [("monitor", "nvidia-smi dmon or nvitop"), ("serve", "the HTML reports")])
-def test_a_command_that_is_gone_names_what_does_its_work(name, now, capsys):
-    assert run([name, "--seconds", "1"]) == 2
-    assert capsys.readouterr().err.startswith(f"diagnose: error: diagnose {name} is gone: use {now}")
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["analyze", "--partial", "a.ranks", "--html", "r.html", "x"], "--partial and --html exclude each other"),
-        (["analyze", "--partial", "a.ranks", "--merge", "x"], "--partial and --merge exclude each other"),
-        (["analyze", "--partial", "a.ranks", "-o", "r.txt", "x"], "--partial and --output exclude each other"),
-        (["analyze", "--merge", "--export", "markdown=m.md", "x"], "--merge and --export exclude each other"),
         (["watch"], "Missing argument 'SCRIPT'."),
         (["watch", "--json", "train.py"], "--json, --output and --force go with --list"),
         (["watch", "--list", "resnet", "train.py"], "Unexpected argument after --list resnet: train.py."),
@@ -105,11 +35,6 @@ def test_options_that_do_not_go_together_are_refused(words, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
-def test_what_a_project_sets_is_no_contradiction(answer, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[tool.diagnose]\nignore = ["data-stall"]\n')
-    assert answer("analyze", "-q", RANKS, "--partial", "b.ranks") == ("", "")
-
-
 def test_list_behind_the_script_is_the_script_s(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr("diagnose.cli.watch.watch_and_answer", lambda request: seen.append(request.args) or 0)
@@ -118,9 +43,7 @@ def test_list_behind_the_script_is_the_script_s(monkeypatch, tmp_path):
     assert seen == [("--list", "--json")]
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"), [("train.py --", ""), ("monitor --", ""), ("profile --ste", "--steps")]
-)
+@pytest.mark.parametrize(("words", "completed"), [("train.py --", ""), ("profile --ste", "--steps")])
 def test_a_shell_that_completes_gets_options_and_no_errors(words, completed, monkeypatch, capsys):
     monkeypatch.setenv("COMP_WORDS", f"diagnose {words}")
     monkeypatch.setenv("COMP_CWORD", "2")

@@ -10,9 +10,7 @@ from diagnose.cli.commands import cli
 from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
-WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
-INTEGRATED = ["completion", "mcp"]
-ORDER = WORK + INTEGRATED
+ORDER = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
 MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
 
@@ -47,10 +45,9 @@ def test_no_line_is_longer_than_the_terminal_and_no_example_is_joined(command, w
 
 def test_commands_are_listed_in_the_order_of_use_each_on_one_line(page):
     text = page([], 80)
-    for section, names in (("Commands", WORK), ("Integrations", INTEGRATED)):
-        listed = text.split(f"{section}:\n")[1].split("\n\n")[0].splitlines()
-        assert [line.split()[0] for line in listed] == names
-        assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    listed = text.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == ORDER
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
     assert list(cli.commands) == ORDER
 
 
@@ -91,7 +88,7 @@ def test_every_option_is_described_in_a_sentence_and_has_a_group(name):
     assert [option.opts for option in options_of(name) if not hasattr(option, "group")] == []
 
 
-@pytest.mark.parametrize("name", [name for name in ORDER if name not in INTEGRATED])
+@pytest.mark.parametrize("name", ORDER)
 def test_every_command_that_prints_a_result_sends_it_the_same_way(name):
     assert {"--json", "--output", "--force", "--quiet"} <= {flag for option in options_of(name) for flag in option.opts}
 
@@ -107,45 +104,6 @@ def test_an_option_means_the_same_everywhere():
             text = text.split(": .")[0]  # which formats a command has
             meanings.setdefault(max(option.opts, key=len), set()).add((spelled, text))
     assert {flag: found for flag, found in meanings.items() if len(found) > 1} == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "args", "kept", "before", "now"),
-    [
-        ("what-if", ("x",), "loader_workers", ("--workers", "4"), "--loader-workers"),
-        ("prove", ("x.py",), "keep_runs", ("--keep", "runs"), "--keep-runs"),
-    ],
-)
-def test_an_earlier_name_of_an_option_works_hidden_with_a_line(name, args, kept, before, now, page, capsys):
-    asked = {}
-
-    def seen(*options):
-        command = cli.commands[name]
-        ctx = command.make_context(name, [*options, *args], auto_envvar_prefix="DIAGNOSE_X", default_map=asked)
-        return ctx.params[kept], capsys.readouterr().err
-
-    line = f"diagnose: {before[0]} is deprecated: use {now}\n"
-    value = seen(now, before[1])[0]
-    assert str(value) == before[1]
-    assert seen(now, before[1]) == (value, "")
-    assert seen(*before) == (value, line)
-    assert seen(*before, now, "7") == (type(value)(7), line)
-    assert seen() == (None, "")
-    asked |= {before[0].removeprefix("--"): before[1]}
-    assert seen() == (value, line)  # set in pyproject.toml
-    assert not re.search(rf"{before[0]}\b(?!-)", page([name], 80))
-
-
-def test_a_flag_that_asks_for_the_default_works_hidden_with_a_line(page, capsys, tmp_path):
-    prove = cli.commands["prove"]
-    line = "diagnose: --auto is deprecated: leave it out; without --apply every change is tried"
-    prove.make_context("prove", ["--auto", "x.py"])
-    assert capsys.readouterr().err.startswith(line)
-    prove.make_context("prove", ["x.py"])
-    assert capsys.readouterr().err == ""
-    assert "--auto" not in page(["prove"], 80)
-    assert run(["prove", "--auto", "--apply", "autocast", str(tmp_path / "x.py")]) == 2
-    assert "--auto and --apply exclude each other" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The callbacks in the real trainers: which steps they count, and that the watch ends with the training."""
 
-import json
-
 import pytest
 
 from diagnose.capture import step_marker
@@ -83,78 +81,3 @@ def test_a_training_of_lightning_that_fails_ends_the_watch(tmp_path):
     with pytest.raises(ValueError, match="planted"):
         lightning_training(tmp_path, fail_at=8)
     assert watched_steps(tmp_path) == (8 // ACCUMULATED, "ValueError")
-
-
-def test_the_profiler_of_lightning_records_updates_and_its_summary_is_the_report(tmp_path):
-    from diagnose.integrations.lightning import DiagnoseProfiler
-
-    profiler = DiagnoseProfiler(quick=True, capture=tmp_path / "capture")
-    lightning_training(tmp_path, epochs=20, profiler=profiler)
-    assert not step_marker.is_listened_to()
-    assert profiler.diagnosis.verdict == "no-gpu"
-    assert (tmp_path / "capture" / "capture.json").exists()
-    assert profiler.summary().startswith(profiler.diagnosis.summary[0].partition(":")[0])
-    steps = json.loads((tmp_path / "capture" / "capture.json").read_text())["unprofiled_ms"]
-    assert len(steps) < 20 * UPDATES  # updates, not batches
-
-
-def test_a_training_that_fails_under_the_profiler_of_lightning_keeps_its_error(tmp_path):
-    from diagnose.integrations.lightning import DiagnoseProfiler
-
-    profiler = DiagnoseProfiler()
-    with pytest.raises(ValueError, match="planted"):
-        lightning_training(tmp_path, fail_at=3, profiler=profiler)
-    assert not step_marker.is_listened_to()
-    assert profiler.diagnosis is None
-
-
-def test_a_step_of_accelerate_is_an_update(tmp_path):
-    from accelerate import Accelerator
-
-    from diagnose.integrations.accelerate import watch
-
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED)
-    model = Model()
-    loader = torch.utils.data.DataLoader(DATA, batch_size=BATCH)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
-    with watch(accelerator, "net", folder=tmp_path, every=2, quiet=True) as w:
-        for batch in loader:
-            with accelerator.accumulate(model):
-                accelerator.backward(model(**batch)["loss"])
-                optimizer.step()
-                optimizer.zero_grad()
-            w.step()
-    assert watched_steps(tmp_path) == (UPDATES, "finished")
-
-
-def ignite_training(tmp_path, fail_at=None):
-    from ignite.engine import Engine
-
-    from diagnose.integrations.ignite import DiagnoseHandler
-
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def update(engine, batch):
-        if engine.state.iteration == fail_at:
-            raise ValueError("planted")
-        model(**batch)["loss"].backward()
-        if engine.state.iteration % ACCUMULATED == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-    trainer = Engine(update)
-    handler = DiagnoseHandler("net", every_iterations=ACCUMULATED, folder=tmp_path, every=2, quiet=True)
-    handler.attach(trainer)
-    trainer.run(torch.utils.data.DataLoader(DATA, batch_size=BATCH), max_epochs=1)
-
-
-def test_a_step_of_ignite_is_an_update(tmp_path):
-    ignite_training(tmp_path)
-    assert watched_steps(tmp_path) == (UPDATES, "finished")
-
-
-def test_a_training_of_ignite_that_fails_ends_the_watch_and_keeps_its_error(tmp_path):
-    with pytest.raises(ValueError, match="planted"):
-        ignite_training(tmp_path, fail_at=8)
-    assert watched_steps(tmp_path) == (7 // ACCUMULATED, "ValueError")

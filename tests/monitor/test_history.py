@@ -1,10 +1,10 @@
-"""Runs of one name: from which on they are slower, and what was different."""
+"""Runs of one name."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-from diagnose.monitor.history import history_json, history_text, shift, summary
+from diagnose.monitor.history import history_json, history_text, summary
 from diagnose.monitor.run_folder import MonitoredRun, RunInfo, load_runs, names_in
 from diagnose.monitor.step_rows import Row
 
@@ -18,21 +18,14 @@ def run(day, p50_ms, **info):
     )
 
 
-def test_the_run_from_which_on_steps_are_slower_and_what_differs_there():
-    summaries = [summary(run(day, p50, commit=commit)) for day, p50, commit in
-                 ((1, 10.0, "a"), (2, 10.2, "a"), (3, 9.9, "a"), (4, 12.0, "b"), (5, 12.1, "b"))]  # fmt: skip
-    found = shift(summaries)
-    assert (found.first, found.before_ns, found.after_ns) == (3, 10.0 * MS, 12.05 * MS)
-    assert found.differences == ("commit: a before, b after",)
-    assert "net is 20.5 % slower since 2026-01-04: 10.0 ms before, 12.1 ms after." in history_text("net", summaries)
-    assert json.loads(history_json("net", summaries))["shift"]["since"] == "2026-01-04"
-
-
-def test_runs_that_vary_as_much_on_either_side_keep_their_level():
-    assert (
-        shift([summary(run(day, p50)) for day, p50 in ((1, 10.0), (2, 11.0), (3, 10.0), (4, 11.0), (5, 10.9))]) is None
-    )
-    assert shift([summary(run(1, 10.0))]) is None
+def test_each_run_is_a_line():
+    summaries = [summary(run(day, p50, commit=commit)) for day, p50, commit in ((1, 10.0, "a"), (2, 12.0, "b"))]
+    lines = history_text(summaries)
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["2026-01-01", "30", "10.0", "ms"],
+        ["2026-01-02", "30", "12.0", "ms"],
+    ]
+    assert [each["commit"] for each in json.loads(history_json("net", summaries))["runs"]] == ["a", "b"]
 
 
 def test_a_damaged_description_and_a_run_without_rows_are_no_obstacle(tmp_path):

@@ -154,5 +154,5 @@ def test_the_command_names_the_list_that_makes_a_process_grow(tmp_path, monkeypa
         found = load_runs(tmp_path / "diagnose-runs", kind)[0].info.windows
         names = [holder.name for window in found if window.memory for holder in window.memory.holders]
         assert names == (["outputs"] if kind == "leak" else [])
-    assert run(["history", "leak", "--json"]) == 0
+    assert run(["watch", "--list", "leak", "--json"]) == 0
     assert '"name": "outputs"' in capsys.readouterr().out

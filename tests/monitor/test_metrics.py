@@ -1,15 +1,12 @@
-"""Metrics of a watch through the official client libraries, read back as Prometheus and a collector read them."""
+"""Metrics of a watch through the official client library, read back as Prometheus reads them."""
 
-import gzip
 import socket
-import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from diagnose.errors import OutputError, UsageError
-from diagnose.monitor.metrics import MetricsOptions, exporters, points
+from diagnose.monitor.metrics import Metrics, address_of, points
 from diagnose.monitor.step_rows import Readings, Row
 
 GPU = {"index": 3, "power_w": 250, "sm_mhz": 1410, "kernel_running_percent": 80, "slowed_by": []}
@@ -25,14 +22,18 @@ def free_port():
         return one.getsockname()[1]
 
 
-def begun(options, local_rank=0):
-    return exporters(options, lambda: points(ROW, 120, 1), run="net", rank=2, local_rank=local_rank)
+@pytest.fixture
+def served(monkeypatch):
+    """Return the function that serves the metrics of rank 2, the third on this machine, from a port on."""
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    return lambda port: Metrics(address_of(str(port)), lambda: points(ROW, 120, 1), run="net")
 
 
-def test_prometheus_reads_the_latest_row_from_the_loopback():
+def test_prometheus_reads_the_latest_row_from_the_loopback(served):
     parser = pytest.importorskip("prometheus_client.parser")
     port = free_port()
-    (one,) = begun(MetricsOptions(prometheus=str(port - 2)), local_rank=2)
+    one = served(port - 2)
     try:
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     finally:
@@ -50,50 +51,14 @@ def test_prometheus_reads_the_latest_row_from_the_loopback():
     assert not any(name == "diagnose_tensor_memory_bytes" for name, *_ in found)  # not known, so not there
 
 
-def test_a_taken_port_is_refused_with_a_remedy():
+def test_a_taken_port_is_refused_with_a_remedy(served):
     pytest.importorskip("prometheus_client")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(OutputError, match=rf"cannot be served at 127\.0\.0\.1:{port} .*choose another port"):
-            begun(MetricsOptions(prometheus=str(port)))
-
-
-def test_a_collector_receives_the_last_values_at_the_end():
-    pytest.importorskip("opentelemetry.sdk.metrics")
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-
-    received = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self):  # the library's name
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-            received.append(ExportMetricsServiceRequest.FromString(body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        (one,) = begun(MetricsOptions(otlp=f"http://127.0.0.1:{server.server_port}/v1/metrics"))
-        one.close()
-        server.shutdown()
-        thread.join()
-    (resource,) = received[-1].resource_metrics
-    named = {a.key: a.value.string_value for a in resource.resource.attributes}
-    assert (named["service.name"], named["diagnose.run"], named["diagnose.rank"]) == ("diagnose", "net", "2")
-    metrics = {m.name: m for m in resource.scope_metrics[0].metrics}
-    assert metrics["diagnose.steps"].sum.data_points[0].as_int == 120
-    steps = {
-        p.attributes[0].value.string_value: p.as_double for p in metrics["diagnose.step_seconds"].gauge.data_points
-    }
-    assert steps == {"mean": 0.002, "p50": 0.001, "p90": 0.003, "p99": 0.004, "max": 0.005}
+            served(port - 2)
 
 
 def test_a_watch_serves_its_own_steps_and_ends_the_server_with_itself(tmp_path):
@@ -101,7 +66,7 @@ def test_a_watch_serves_its_own_steps_and_ends_the_server_with_itself(tmp_path):
     import diagnose
 
     port = free_port()
-    with diagnose.watch("net", every=2, folder=tmp_path, prometheus=port, signal="", quiet=True) as watch:
+    with diagnose.watch("net", every=2, folder=tmp_path, prometheus=port, quiet=True) as watch:
         for _ in range(4):
             watch.step()
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read().decode()
@@ -111,13 +76,14 @@ def test_a_watch_serves_its_own_steps_and_ends_the_server_with_itself(tmp_path):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
 
 
-def test_nothing_is_served_unless_asked():
-    assert begun(MetricsOptions()) == []
-    assert MetricsOptions(prometheus="9464").address == ("127.0.0.1", 9464)
-    assert MetricsOptions(prometheus="0.0.0.0:9464").address == ("0.0.0.0", 9464)
+@pytest.mark.parametrize(
+    ("text", "address"), [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:9464", ("0.0.0.0", 9464)), ("[::1]:80", ("::1", 80))]
+)
+def test_a_port_alone_is_the_loopback_s(text, address):
+    assert address_of(text) == address
 
 
-@pytest.mark.parametrize("wrong", [{"prometheus": "x"}, {"prometheus": "99999"}, {"otlp": "localhost:4318"}])
+@pytest.mark.parametrize("wrong", ["x", "99999", "host:"])
 def test_what_is_no_address_is_refused(wrong):
     with pytest.raises(UsageError, match="Invalid"):
-        MetricsOptions(**wrong)
+        address_of(wrong)

@@ -89,7 +89,7 @@ def told(diagnosis: Diagnosis) -> dict[str, object]:
 
 def test_what_ranks_send_gives_the_answer_of_all_files_together(received, whole):
     assert received.ranks == {0, 1}
-    assert told(answer_from_received(received, progress=QUIET)) == whole
+    assert told(answer_from_received(received)) == whole
 
 
 def test_what_was_received_is_kept_in_the_capture_and_read_again(apart, received, whole):
@@ -134,7 +134,7 @@ def test_a_rank_that_cannot_read_its_capture_sends_why(apart):
 @pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(pack((1, 2))), zlib.compress(bytes(65 << 20))])
 def test_a_damaged_examination_leaves_the_answer_to_the_summary(received, data):
     damaged = replace(received, examined=dict.fromkeys(received.examined, data))
-    answer = to_dict(answer_from_received(damaged, progress=QUIET))
+    answer = to_dict(answer_from_received(damaged))
     assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
     assert any("its own findings are missing" in note["text"] for note in answer["trust"])
 

@@ -1,4 +1,4 @@
-"""Work on many ranks: in processes that die, in too little memory, and on a cluster."""
+"""Work on many ranks, also in processes that die."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from diagnose.pipeline.executors import Processes
 from tests.pipeline import working
 
 
-def run(work, ranks, num_workers, max_bytes=None):
-    with Processes(num_workers, max_bytes) as processes:
+def run(work, ranks, num_workers):
+    with Processes(num_workers) as processes:
         return dict(processes.run(work, ranks))
 
 
@@ -26,10 +26,10 @@ def test_every_rank_gives_its_result(ranks, num_workers, num_threads, monkeypatc
 
 
 def test_processes_stay_from_one_kind_of_work_to_the_next(ranks):
-    with Processes(1, max_bytes=1 << 30) as processes:
-        found = {outcome.data for _ in range(2) for _, outcome in processes.run(working.process_of, ranks)}
-    assert len(found) == 1
-    assert found != {str(os.getpid()).encode()}
+    with Processes(2) as processes:
+        found = {outcome.data for _ in range(3) for _, outcome in processes.run(working.process_of, ranks)}
+    assert len(found) <= 2
+    assert str(os.getpid()).encode() not in found
 
 
 def test_what_a_process_that_died_was_working_on_is_done_again(ranks, tmp_path):
@@ -46,11 +46,6 @@ def test_a_rank_that_ends_every_process_is_named_and_the_others_are_done(ranks, 
         "deadly ended its process 2 times, and was left out. Memory may be short: give --workers less."
     )
     assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in (0, 1, 3, 4)}
-
-
-def test_a_rank_that_needs_more_memory_than_it_may_have_is_named(ranks):
-    (outcome,) = run(working.hungry, ranks[:1], 1, max_bytes=1 << 29).values()
-    assert outcome.failure == "a needs more memory than there is. Give --max-memory more, or --workers less."
 
 
 def test_a_fault_of_the_program_is_named(ranks, monkeypatch):

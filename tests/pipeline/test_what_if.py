@@ -245,7 +245,6 @@ def test_without_a_device_operators_are_scaled(on_the_host):
     ("changes", "possible"),
     [
         ({"scale": (("gemm", 0.5),)}, "the costliest are: aten::mm"),
-        ({"no_sync": (("train.py", 7),)}, "--without: data-stall"),
         ({"without": ("operators",)}, "--scale 'addmm=0.5'.*there are: data-stall"),
         ({"without": ("gc-pause",)}, "takes no time in this trace.*there are: data-stall"),
         ({"without": ("straggler",)}, "In this trace these take time: data-stall"),
@@ -270,43 +269,6 @@ def test_what_a_report_without_a_device_predicts_can_be_asked(name):
     )
 
 
-def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):
-    # After the sync at 82 the device is idle to 120. Without it b is launched at 30 + 28 = 58, and follows a at 80.
-    r = recording()
-    r.step(1, 0, 150)
-    r.frame("train.py(7): step", 0, 150)
-    r.kernel("a", 20, 80, launched=(10, 15))
-    r.op("aten::item", 28, 83)
-    r.runtime("cudaStreamSynchronize", 30, 82)
-    r.op("aten::mm", 84, 130)
-    r.kernel("b", 120, 150, launched=(110, 115))
-    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
-    answer = run_what_if("trace.json", WhatIfRequest(no_sync=(("train.py", 7),)))
-    assert answer.after_ns == pytest.approx(110_000)
-    with pytest.raises(UsageError, match=r"No wait for the device was recorded at other\.py:7"):
-        run_what_if("trace.json", WhatIfRequest(no_sync=(("other.py", 7),)))
-
-
 def test_an_unknown_prescription_names_those_that_there_are(on_the_host):
     with pytest.raises(UsageError, match="no prescription nonsense; there are: cache-samples, load-in-workers"):
         on_the_host(apply=("nonsense",))
-
-
-def test_a_change_and_a_line_are_replayed_on_the_window_that_has_lines(recording, monkeypatch):
-    # Both windows have float32 products; the timing window has more of them than the one with lines has tasks.
-    timing, lines = recording(devices=[A100]), recording(devices=[A100])
-    timing.step(1, 0, 20)
-    for i in range(5):
-        timing.kernel("ampere_sgemm_128x64_nn", 100 * i, 100 * i + 100, launched=(2 * i, 2 * i + 1))
-    lines.step(1, 0, 150)
-    lines.frame("train.py(7): step", 0, 150)
-    lines.kernel("ampere_sgemm_128x64_nn", 20, 80, launched=(10, 15))
-    lines.op("aten::item", 28, 83)
-    lines.runtime("cudaStreamSynchronize", 30, 82)
-    lines.kernel("b", 120, 150, launched=(110, 115))
-    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [timing.capture(lines)])
-    answer = run_what_if("trace.json", WhatIfRequest(apply=("allow-tf32",), no_sync=(("train.py", 7),)))
-    # The product takes 30 to 60 of its 60 less; without the wait b is launched at 58, and ends at 88 at the earliest.
-    assert [f.title for f in answer.forecasts] == ["now", "allow-tf32", "no wait for the device at train.py:7"]
-    assert answer.baseline_ns == pytest.approx(150_000)
-    assert 88_000 <= answer.after_ns <= 110_000

@@ -30,16 +30,12 @@ def dying(marks: Path, times: int, files: RankFiles) -> bytes:
     return size_of(files)
 
 
-def analysis_dying_once(marks: Path, files: RankFiles, *, cache: Cache | None, draw: bool) -> bytes:
+def analysis_dying_once(marks: Path, files: RankFiles, *, cache: Cache, draw: bool) -> bytes:
     """Analyse a rank as a job does, but end the first process that is about to."""
     with suppress(FileExistsError):
         (marks / "died").touch(exist_ok=False)
         os.kill(os.getpid(), signal.SIGKILL)
     return packed_both(files, cache=cache, draw=draw)
-
-
-def hungry(files: RankFiles) -> bytes:
-    return bytes(1 << 30)[:1]
 
 
 def faulty(files: RankFiles) -> bytes:

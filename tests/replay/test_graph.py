@@ -288,24 +288,12 @@ def test_a_hundred_thousand_nodes_are_replayed(recording):
     assert simulate(big).window_ns == num - 1
 
 
-def test_graphs_that_share_their_edges_share_their_order(recording):
-    t = two_steps(recording)
-    graph = build(t)
-    simulate(graph)
-    faster = scale_kernels(graph, t.trace, "a", 0.5)
-    assert faster.incoming() is graph.incoming()
-    assert ends(faster, "a", t) == [40, 120]  # the second step begins 20 µs sooner
-
-
 def test_a_graph_with_other_edges_has_an_order_of_its_own(recording):
     t = two_steps(recording)
     graph = build(t)
     before = marks(graph)
     free = drop_waits(graph, t.calls(re.compile("Synchronize")))
     assert len(free.incoming().order) == len(graph.incoming().order) - 2
-    turned = replace(graph, src=graph.src.copy())
-    assert turned.incoming() is not graph.incoming()
-    assert marks(turned) == before
     assert marks(free)[-1] < before[-1]
 
 

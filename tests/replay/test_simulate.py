@@ -1,4 +1,4 @@
-"""A graph of which most nodes are computed at once replays as one that is gone through node by node."""
+"""A graph replays as its definition says: each node when all that it waits for allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from diagnose.replay import Edge, build, simulate
-from diagnose.replay.simulate import contract
 from tests.replay.test_graph import two_steps
 
 
@@ -72,26 +71,11 @@ def test_a_graph_replays_as_node_by_node(recording, seed, streams, skewed):
     np.testing.assert_allclose(simulate(graph).end, node_by_node(graph), rtol=0, atol=1e-6)
 
 
-def test_what_was_learnt_of_the_edges_is_not_used_where_delays_became_negative(recording):
-    graph = random_graph(recording, 1, streams=2)
-    simulate(graph)
-    skewed = replace(graph, delay=np.where(np.arange(len(graph.src)) % 7, graph.delay, -3000.0))
-    assert contract(graph).holds(graph)
-    assert not contract(graph).holds(skewed)
-    np.testing.assert_allclose(simulate(skewed).end, node_by_node(skewed), rtol=0, atol=1e-6)
-
-
 def test_a_graph_without_some_of_its_edges_replays_as_node_by_node(recording):
     graph = random_graph(recording, 2, streams=2)
     simulate(graph)
     fewer = graph.with_edges(np.random.default_rng(3).random(len(graph.src)) < 0.8)
     np.testing.assert_allclose(simulate(fewer).end, node_by_node(fewer), rtol=0, atol=1e-6)
-
-
-def test_launches_between_two_waits_leave_few_junctions(recording):
-    graph = random_graph(recording, 4, streams=1)
-    waits = int((graph.kind == Edge.WAIT).sum() + (graph.kind == Edge.EVENT).sum())
-    assert len(contract(graph).junctions) < 4 * waits + 10
 
 
 def test_a_graph_without_any_edge(recording):

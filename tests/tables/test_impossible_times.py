@@ -1,12 +1,12 @@
-"""Tasks that overlap on a stream and calls that cross: what no run does is a note, and much of it no answer."""
+"""Tasks that overlap on a stream: what no run does is a note, and much of it no answer."""
 
 from __future__ import annotations
 
 import pytest
 
-from diagnose.tables.lost import crossing, overlap_share
+from diagnose.tables.lost import overlap_share
 
-OVERLAP, CROSS = "Tasks of one stream overlap", "Calls of one thread cross each other"
+OVERLAP = "Tasks of one stream overlap"
 CANNOT = "The times of this file cannot be true"
 
 
@@ -72,46 +72,3 @@ def test_many_leave_no_answer(recording):
     assert answer.waterfall is None
     assert {p.saves_ns for p in answer.prescriptions} <= {(0.0, 0.0)}
     assert len(notes(answer, OVERLAP)) == 1
-
-
-def nested(recording, *calls, thread="main"):
-    r = recording()
-    r.step(1, 0, 1000)
-    for name, start, end in calls:
-        (r.frame if ".py" in name else r.op)(name, start, end, thread)
-    return r
-
-
-@pytest.mark.parametrize(
-    ("calls", "num"),
-    [
-        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 200), ("aten::add", 200, 300)], 0),
-        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 505)], 0),  # by less than clocks are inexact
-        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 600)], 1),
-        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 120), ("aten::add", 200, 600)], 1),  # with the outer one only
-        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 200), ("aten::add", 150, 260)], 1),  # with the one before it only
-    ],
-)
-def test_calls_that_cross(recording, calls, num):
-    assert crossing(nested(recording, *calls).tables()).num == num
-
-
-def test_threads_are_apart(recording):
-    r = nested(recording, ("aten::mm", 100, 200))
-    r.op("aten::mm", 150, 250, "other")
-    assert crossing(r.tables()).num == 0
-
-
-def test_calls_that_cross_for_long_leave_no_answer(recording):
-    answer = nested(recording, ("a.py(1): f", 0, 500), ("aten::mm", 400, 900)).diagnosis()
-    assert answer.record_again == f"{CANNOT}: calls of one thread cross each other."
-    assert len(notes(answer, CROSS)) == 1
-
-
-def test_one_that_crosses_a_little_is_a_note(recording):
-    answer = nested(recording, ("a.py(1): f", 0, 500), ("aten::mm", 480, 900)).diagnosis()
-    assert answer.record_again == ""
-    assert notes(answer, CROSS) == [
-        "Calls of one thread cross each other (1 pair), which no run does: the clock was set back, or parts of several "
-        "recordings are in this file."
-    ]

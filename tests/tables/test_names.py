@@ -78,3 +78,10 @@ def test_patterns_that_ignore_case_have_no_capital_letter_which_none_would_match
 def test_collectives(name, is_collective, is_exchange):
     assert (COLLECTIVE.search(name) is not None) is is_collective
     assert (EXPERT_EXCHANGE.search(name) is not None) is is_exchange
+
+
+def test_what_ignores_case_is_found_in_any_case():
+    pattern = AnyCase("radix_?sort|direct_copy")
+    assert pattern.search("void RadixSort<4>")
+    assert pattern.search("DIRECT_COPY_KERNEL")
+    assert not pattern.search("radix_direct")

@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.model.events import Trace
 from diagnose.trace_reader import read_trace
-from diagnose.trace_reader.table import check_trace
+from tests.trace_reader.guarantees import check_trace
 
 CORPUS = Path(__file__).parents[2].parent / "shared" / "traces"
 

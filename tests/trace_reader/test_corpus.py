@@ -17,7 +17,7 @@ from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Kind, Trace
 from diagnose.trace_reader import open_captures, read_trace
 from diagnose.trace_reader.schema import CATEGORIES
-from diagnose.trace_reader.table import check_trace
+from tests.trace_reader.guarantees import check_trace
 
 SMALL = 130_000  # bytes, compressed
 

@@ -247,7 +247,7 @@ def test_views_that_another_thread_holds_do_not_stop_the_reader(read_text, monke
     """A thread that looks at frames, as a sampler or Dask's profiler does, keeps the views in them alive."""
     from diagnose.trace_reader import events, source
 
-    held, (read, take) = [], (source._Plain.readinto, events._Reader.take)
+    held, (read, take) = [], (source.Source.readinto, events._Reader.take)
 
     def readinto(self, view):
         held.append(view)
@@ -257,7 +257,7 @@ def test_views_that_another_thread_holds_do_not_stop_the_reader(read_text, monke
         held.append(block)
         return take(self, block, **options)
 
-    monkeypatch.setattr(source._Plain, "readinto", readinto)
+    monkeypatch.setattr(source.Source, "readinto", readinto)
     monkeypatch.setattr(events._Reader, "take", take_block)
     one = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
     num = 3 * events.READ_BLOCK_BYTES // len(one)

@@ -148,7 +148,7 @@ def test_steps_that_do_not_fit(tmp_path, change, named):
 
 @pytest.mark.parametrize(
     ("read", "limit"),
-    [(read_info, "MAX_INFO_BYTES"), (read_samples, "MAX_SAMPLES_BYTES"), (read_steps, "MAX_STEPS_BYTES")],
+    [(read_info, "MAX_INFO_BYTES"), (read_samples, "MAX_BYTES"), (read_steps, "MAX_BYTES")],
 )
 def test_a_file_that_grows_without_end_is_left_after_its_limit(tmp_path, monkeypatch, read, limit):
     monkeypatch.setattr(documents, limit, 1 << 20)

@@ -13,7 +13,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.events import step_number
 from diagnose.pipeline.run import analyze_rank
 from diagnose.tables.steps import find_steps
-from diagnose.trace_reader.table import check_trace
+from tests.trace_reader.guarantees import check_trace
 
 HOUR_US = 3.6e9
 YEAR_US = 3.15e13
