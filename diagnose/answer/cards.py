@@ -283,10 +283,8 @@ def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | N
     last = _replays(d).get(tuple(known)) if known and all(p.is_promise for p in known.values()) else None
     if last is None:
         return None, num
-    most = sum(max(p.saves_ns, p.of_ns or 0.0) for p in known.values())
-    low_ns = min(max(last.low_ns, d.step_ns - most), last.step_ns)  # without the findings, however well it goes
     after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
-    return replace(after, low_ns=low_ns) if after.is_narrow else None, num
+    return after if after.is_narrow else None, num
 
 
 def late_rank(d: Diagnosis) -> int | None:
