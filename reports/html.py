@@ -55,6 +55,7 @@ from diagnose.reports.rule_labels import (
 )
 from diagnose.reports.saving_words import certainty_words, factor_range, measured_words
 from diagnose.reports.text_charts import cause_shares
+from diagnose.reports.text_findings import code_lines
 from diagnose.reports.timeline_data import Data, flame_data, timeline_data
 from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
@@ -189,7 +190,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     picture, job, again = d.picture or NO_PICTURE, d.job or NO_JOB, first.record_again is not None
     timeline = flames = None
     if charts:
-        timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(picture.flames, d.legends)
+        answered = dict.fromkeys([d.dominant, *(card.prescription.rule for card in first.cards)])
+        in_order = sorted(picture.flames, key=lambda flame: [*answered, flame.cause].index(flame.cause))
+        timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(in_order, d.legends)
     causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_TABLE_RANKS)
     rows = finding_rows(d, first.each)
     return render_page(
@@ -257,6 +260,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         trial_of=lambda fix: trial_of(d, fix.id),
         took_longer=first.refuted,
         calls=calls,
+        code_lines=code_lines,
         code_aside=d.code and code_tables.aside(d.code),
         code_columns=code_tables.columns,
         code_cell=code_tables.cell,

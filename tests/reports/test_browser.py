@@ -109,6 +109,16 @@ def test_a_flame_graph_zooms_by_click_and_follows_the_cause(show, forms):
     assert browser.find_element("id", "flame-note").text.endswith("Python frames were not recorded.")
 
 
+def test_the_flame_graph_opens_on_the_cause_that_the_first_card_takes_away(show, forms):
+    d = forms["gaps"]
+    first, second, *rest = d.findings
+    assert [flame.cause for flame in d.picture.flames] == [first.rule, second.rule]
+    browser = show(replace(d, findings=(second, first, *rest), dominant=second.rule))
+    title = browser.find_element("css selector", ".actions h2").text
+    assert title == next(p.title for p in d.prescriptions if p.rule == second.rule)
+    assert flame(browser)[0] == second.rule
+
+
 def test_a_flame_graph_is_walked_and_searched_by_keyboard(show, forms):
     browser = show(forms["gaps"])
     flame(browser)

@@ -12,6 +12,7 @@ from diagnose.reports.format import duration
 from diagnose.reports.html import render as page
 from diagnose.reports.json import to_dict
 from diagnose.reports.text import render
+from diagnose.reports.text_findings import code_lines
 from diagnose.text.plain_text import one_line
 
 
@@ -52,3 +53,15 @@ def test_page_terminal_and_json_have_one_range_of_the_step_possible(forms):
     assert to_dict(d)["answer"]["possible_step_ms"] == [12, 11, 13]
     assert to_dict(d)["waterfall"]["forecasts"][-1]["range_ms"] == [11, 13]
     assert [text.count("11.0 ms to 13.0 ms") for text in (render(d, width=100), page(d, charts=False))] == [2, 2]
+
+
+def test_page_and_terminal_have_the_code_of_the_first_card(any_form):
+    cards = answer(any_form).cards
+    code = [line.strip() for line in code_lines(cards[0].prescription, neighbours=0)] if cards else []
+    shown = page(any_form, charts=False)
+    start = shown.index('<section id="answer"')
+    block = re.search(
+        r'<li>.*?<pre tabindex="0"><code>(.*?)</code>.*?</li>', shown[start : shown.index("</section>", start)], re.S
+    )
+    found = [line.strip() for line in html.unescape(re.sub(r"<[^>]*>", "", block[1])).splitlines()] if block else []
+    assert found == [one_line(line) for line in code]

@@ -48,7 +48,7 @@ def test_the_changes_after_the_first_have_a_line_each_where_there_is_little_room
     short = replace(d.prescriptions[0], after="a = 1")
     text = render_answer(replace(d, prescriptions=(short, d.prescriptions[1])), width=100)
     assert "after change 1 (without: up to 2.40 ms) · may change the" in text
-    text = render_answer(replace(d, cpu_wait=0.5), width=80)
+    text = render_answer(replace(d, cpu_wait=0.3), width=80)
     assert "     train.py:42  saves 3.00 ms  after change 1 (without: up to 2.40 ms)\n" in text
     assert "may change the numbers: augmentation draws" in text  # of the first change all is said
 
