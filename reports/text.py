@@ -58,7 +58,10 @@ __all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
 ANSWER_LINES = 20
-LEAST = tuple(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1))
+LEAST = (
+    *(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1)),
+    *(Form(0, is_brief=True, num_trials=0, has_gap=False, num_cautions=num) for num in (3, 2, 1)),
+)
 FULL = tuple(Form(num) for num in range(8, 2, -1))
 BRIEF = (
     *(Form(num, is_brief=True) for num in range(8, 2, -1)),
