@@ -92,7 +92,7 @@ ADVICE = (
     _IN_PASS,
     replace(
         _IN_PASS,
-        title="Call the library{at} one step ahead, on a thread of its own",
+        title="Call the library{at} one step ahead, in a background thread",
         numerics=identical("if the work does not read what the step changes"),
         after="""from concurrent.futures import ThreadPoolExecutor
 
