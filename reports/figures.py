@@ -19,7 +19,7 @@ from diagnose.errors import UsageError, missing_extra
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write
 from diagnose.model.words import english
-from diagnose.reports.charts import GOOD, LINE, MEMORY_COLOURS, WARN, colour_of, trial_name
+from diagnose.reports.charts import GOOD, LINE, SERIES_COLOURS, WARN, colour_of, trial_name
 from diagnose.reports.rule_labels import PARTS, coloured, part_colours
 from diagnose.text.numbers import percent
 from diagnose.text.plain_text import middle
@@ -188,7 +188,7 @@ def kernels(d: Diagnosis) -> Figure | None:
         mine = [each for each in known if each.family == family]
         x, names = [each.time_ns / 1e6 for each in mine], [middle(each.name, MAX_NAME) for each in mine]
         calls = [f"{each.calls_per_step:g} calls, {percent(each.share)} of the device's time" for each in mine]
-        colour = MEMORY_COLOURS[i % len(MEMORY_COLOURS)]
+        colour = SERIES_COLOURS[i % len(SERIES_COLOURS)]
         bars.append(go.Bar(x=x, y=names, orientation="h", name=family, marker_color=colour, hovertext=calls))
     order = [middle(each.name, MAX_NAME) for each in known]
     axis = {"categoryorder": "array", "categoryarray": order[::-1]}
@@ -220,7 +220,7 @@ def memory(d: Diagnosis) -> Figure | None:
             y=[size / 1e9 for size in sizes],
             name=name,
             stackgroup="categories",
-            line={"shape": "hv", "width": 0, "color": MEMORY_COLOURS[i % len(MEMORY_COLOURS)]},
+            line={"shape": "hv", "width": 0, "color": SERIES_COLOURS[i % len(SERIES_COLOURS)]},
         )
         for i, (name, sizes) in enumerate(m.categories_over_time.items())
     ]
