@@ -127,14 +127,16 @@ def test_findings_after_the_first_without_a_saving_are_folded(forms):
     assert '<details class="noted">' not in render(again)
 
 
-def test_of_the_changes_of_a_finding_that_of_its_card_is_open_and_the_others_are_folded(forms):
+def test_the_change_of_the_first_card_is_folded_in_its_finding_and_the_others_after_it(forms):
+    """The card has its code."""
     d = forms["gaps"]
     first = d.prescriptions[0]
     other = replace(first, id="cache-samples", title="Cache the decoded samples", saves_ns=(MS, 2 * MS))
     text = render(replace(d, prescriptions=(other, *d.prescriptions)))
     finding = text[text.index('id="finding-1"') : text.index('id="finding-2"')]
     one, another = re.findall(r'(<details class="also">.*?)?<section class="fix">\s*<h3>(.*?)</h3>', finding, re.DOTALL)
-    assert one == ("", "Load batches in worker processes")
+    assert "The change in full:" in one[0]
+    assert one[1] == "Load batches in worker processes"
     assert another[1] == "Cache the decoded samples"
     assert re.search(r"<summary>Or: Cache the decoded samples · saves .* per step", another[0])
 
