@@ -39,7 +39,7 @@ def coloured(d: Diagnosis) -> Diagnosis:
     shares = d.idle_by_cause or d.host_by_cause
     gaps = d.picture.gaps if d.picture is not None else ()
     causes = [
-        d.dominant,
+        d.dominant or "",
         *sorted(shares, key=lambda cause: -shares[cause]),
         *(cause for rank in d.ranks for cause in rank.idle_by_cause),
         *(finding.rule for finding in d.findings),
