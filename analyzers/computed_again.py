@@ -34,7 +34,7 @@ META = RuleMeta(
     kind="idle",
     order=138,
     host_order=63,
-    legend=Legend("operators computed the same again", "#8a52c4"),
+    legend=Legend("operators computed the same again"),
     changes=("reuse-result", "one-backward"),
     needs=("data flow",),
 )

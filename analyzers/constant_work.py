@@ -28,7 +28,7 @@ META = RuleMeta(
     kind="idle",
     order=137,
     host_order=62,
-    legend=Legend("operators computed what is the same in each step", "#4f8f5a"),
+    legend=Legend("operators computed what is the same in each step"),
     changes=("compute-less-often",),
     needs=("data flow",),
 )

@@ -41,7 +41,7 @@ META = RuleMeta(
     kind="idle",
     order=70,
     host_order=40,
-    legend=Legend("the step waited for its next batch", "#f2811d"),
+    legend=Legend("the step waited for its next batch"),
     changes=(
         "keep-iterator",
         "cheaper-line",

@@ -35,7 +35,7 @@ META = RuleMeta(
     kind="idle",
     order=136,
     host_order=61,
-    legend=Legend("operators computed what nothing uses", "#c0703a"),
+    legend=Legend("operators computed what nothing uses"),
     changes=("skip-zero-term", "detach-inputs", "compute-less-often"),
     needs=("data flow",),
 )

@@ -29,7 +29,7 @@ META = RuleMeta(
     id="device-contention",
     kind="idle",
     order=180,
-    legend=Legend("a queued task found no room on the device", "#3fbf8f"),
+    legend=Legend("a queued task found no room on the device"),
     changes=("own-device",),
     needs=("NVML samples",),
 )

@@ -35,7 +35,7 @@ META = RuleMeta(
     kind="idle",
     order=135,
     host_order=87,
-    legend=Legend("dropout drew its masks", "#6a8f2a"),
+    legend=Legend("dropout drew its masks"),
     changes=("fast-dropout",),
     cause="host-work",
 )

@@ -29,7 +29,7 @@ META = RuleMeta(
     kind="idle",
     order=144,
     host_order=67,
-    legend=Legend("operators computed equal rows", "#a8763f"),
+    legend=Legend("operators computed equal rows"),
     needs=("data flow",),
 )
 

@@ -46,7 +46,6 @@ META = RuleMeta(
     host_order=60,
     legend=Legend(
         "waiting for a collective",
-        "#12b5a6",
         heading="Communication-bound",
         meaning="collectives take longer than the computation that could hide them",
     ),

@@ -27,7 +27,9 @@ META = RuleMeta(
     id="growing-steps",
     kind="run",
     order=15,
-    legend=Legend("work grew with the run", "#8f5d9b", "Growing steps", "the work of a step grows as the run goes on"),
+    legend=Legend(
+        "work grew with the run", heading="Growing steps", meaning="the work of a step grows as the run goes on"
+    ),
     needs=("steps of the whole run",),
     changes=("cheaper-line", "bound-work"),
 )

@@ -31,7 +31,7 @@ META = RuleMeta(
     kind="idle",
     order=122,
     host_order=56,
-    legend=Legend("operators worked on what grows from step to step", "#8f5d6b"),
+    legend=Legend("operators worked on what grows from step to step"),
     changes=("bound-work", "preallocate"),
     needs=("data flow",),
 )

@@ -35,7 +35,6 @@ META = RuleMeta(
     host_order=50,
     legend=Legend(
         "the host waited for other processes",
-        "#0f9aa8",
         heading="Communication-bound",
         meaning="the process waits for collectives that run on the CPU",
     ),

@@ -36,7 +36,7 @@ META = RuleMeta(
     kind="idle",
     order=123,
     host_order=66,
-    legend=Legend("values went through Python or the host's memory", "#6b7f3f"),
+    legend=Legend("values went through Python or the host's memory"),
     changes=("make-on-device", "vectorise-loop"),
     needs=("data flow",),
 )

@@ -39,7 +39,7 @@ META = RuleMeta(
     id="host-sync",
     kind="idle",
     order=100,
-    legend=Legend("the host waited for the device to drain", "#e5484d"),
+    legend=Legend("the host waited for the device to drain"),
     changes=("defer-sync", "stay-on-device", "remove-synchronize", "prefetch-to-device"),
     cause="device-wait",
 )

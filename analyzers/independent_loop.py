@@ -47,7 +47,7 @@ META = RuleMeta(
     kind="idle",
     order=139,
     host_order=97,
-    legend=Legend("a loop called small operators one by one", "#3f7fa8"),
+    legend=Legend("a loop called small operators one by one"),
     changes=("call-once", "vectorise-loop"),
     needs=("data flow",),
 )

@@ -32,9 +32,8 @@ META = RuleMeta(
     order=30,
     legend=Legend(
         "another thread held the interpreter",
-        "#8c6d1f",
-        "Interpreter contention",
-        "a thread of the script computes in Python, and the training thread has to wait for it",
+        heading="Interpreter contention",
+        meaning="a thread of the script computes in Python, and the training thread has to wait for it",
     ),
     needs=("samples of the threads",),
     changes=("move-to-process",),

@@ -28,7 +28,7 @@ META = RuleMeta(
     kind="idle",
     order=124,
     host_order=57,
-    legend=Legend("the backward pass went through earlier steps", "#a8652f"),
+    legend=Legend("the backward pass went through earlier steps"),
     changes=("detach-state",),
     needs=("data flow",),
 )

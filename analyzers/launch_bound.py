@@ -53,7 +53,6 @@ META = RuleMeta(
     host_order=100,
     legend=Legend(
         "operators were issued slower than they ran",
-        "#6366f1",
         host_label="Python and dispatch around many small operators",
     ),
     changes=("vectorise-loop", "compile-model", "compile-graphs", "fewer-guards"),

@@ -31,7 +31,7 @@ META = RuleMeta(
     id="lost-records",
     kind="trust",
     order=20,
-    legend=Legend("tasks are missing from the trace", "#5f6b7a"),
+    legend=Legend("tasks are missing from the trace"),
     changes=("capture-complete-records",),
 )
 ADVICE = (

@@ -31,9 +31,8 @@ META = RuleMeta(
     order=40,
     legend=Legend(
         "the system gave memory page by page",
-        "#7a6a3f",
-        "Page faults",
-        "memory that was given back to the system comes back page by page",
+        heading="Page faults",
+        meaning="memory that was given back to the system comes back page by page",
     ),
     needs=("steps of the whole run",),
     changes=("keep-heap",),

@@ -27,7 +27,7 @@ META = RuleMeta(
     id="profiler-overhead",
     kind="trust",
     order=10,
-    legend=Legend("the profiler's own work", "#717c8a"),
+    legend=Legend("the profiler's own work"),
     cause="host-work",
 )
 

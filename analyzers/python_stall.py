@@ -52,7 +52,7 @@ META = RuleMeta(
     kind="idle",
     order=120,
     host_order=80,
-    legend=Legend("Python code ran between operators", "#2fa36b"),
+    legend=Legend("Python code ran between operators"),
     changes=("save-in-background", "load-mapped", "cheaper-line", "python-off-the-loop"),
     also=("save-less-often",),
     inflated=True,
@@ -92,7 +92,7 @@ ADVICE = (
     _IN_PASS,
     replace(
         _IN_PASS,
-        title="Call the library{at} one step ahead, on a thread of its own",
+        title="Call the library{at} one step ahead, in a background thread",
         numerics=identical("if the work does not read what the step changes"),
         after="""from concurrent.futures import ThreadPoolExecutor
 

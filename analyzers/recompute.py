@@ -39,7 +39,7 @@ META = RuleMeta(
     kind="kernel",
     order=50,
     host_order=74,
-    legend=Legend("the backward ran the forward a second time", "#8a6d3b"),
+    legend=Legend("the backward ran the forward a second time"),
     changes=("checkpoint-less",),
 )
 TITLE = "The backward runs the forward a second time"

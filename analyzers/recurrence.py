@@ -32,7 +32,7 @@ META = RuleMeta(
     kind="idle",
     order=143,
     host_order=98,
-    legend=Legend("a loop called small operators that need each other", "#2f7d6d"),
+    legend=Legend("a loop called small operators that need each other"),
     changes=("vectorise-loop",),
     needs=("data flow",),
 )

@@ -57,7 +57,7 @@ META = RuleMeta(
     kind="kernel",
     order=55,
     host_order=71,
-    legend=Legend("Fourier transforms had a slow length", "#5f9e6e"),
+    legend=Legend("Fourier transforms had a slow length"),
     changes=("fast-fft-length",),
     needs=("shapes",),
 )

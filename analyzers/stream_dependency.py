@@ -26,7 +26,7 @@ META = RuleMeta(
     id="stream-dependency",
     kind="idle",
     order=160,
-    legend=Legend("a task waited for another stream", "#4ba3e3"),
+    legend=Legend("a task waited for another stream"),
     changes=("wait-later",),
 )
 ADVICE = (

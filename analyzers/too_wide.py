@@ -30,7 +30,7 @@ META = RuleMeta(
     kind="idle",
     order=142,
     host_order=65,
-    legend=Legend("operators computed in a wider type than needed", "#6f8a2b"),
+    legend=Legend("operators computed in a wider type than needed"),
     changes=("single-precision",),
     needs=("data flow",),
 )

@@ -31,7 +31,7 @@ META = RuleMeta(
     kind="idle",
     order=129,
     host_order=78,
-    legend=Legend("positions were computed again for each token", "#b5533c"),
+    legend=Legend("positions were computed again for each token"),
     changes=("keep-keys",),
     needs=("shapes",),
 )

@@ -35,7 +35,7 @@ META = RuleMeta(
     kind="idle",
     order=145,
     host_order=99,
-    legend=Legend("a fused operator was written out", "#8c6d31"),
+    legend=Legend("a fused operator was written out"),
     changes=("fused-attention", "fused-norm"),
     needs=("data flow",),
 )

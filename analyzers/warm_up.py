@@ -40,7 +40,7 @@ META = RuleMeta(
     kind="trust",
     order=30,
     host_order=10,
-    legend=Legend("first-time work, no steady state", "#848e9c"),
+    legend=Legend("first-time work, no steady state"),
     changes=("capture-steady-steps",),
     one_off=True,
 )

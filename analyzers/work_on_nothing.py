@@ -40,7 +40,7 @@ META = RuleMeta(
     kind="idle",
     order=141,
     host_order=64,
-    legend=Legend("operators computed with what has no effect", "#96608f"),
+    legend=Legend("operators computed with what has no effect"),
     changes=(
         "index-lookup",
         "trim-padding",

@@ -18,7 +18,7 @@ from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.rules import WORK, Legend
 from diagnose.reports.format import duration, percent, plural, size
 from diagnose.reports.language import tr, translated
-from diagnose.reports.rule_labels import CATEGORIES, PARTS
+from diagnose.reports.rule_labels import CATEGORIES, PALETTE, PARTS
 from diagnose.reports.saving_words import certainty_words
 from diagnose.text.plain_text import clean, middle, one_line
 
@@ -207,8 +207,7 @@ MAX_BAR = 64  # width of a step
 TRACK = 62  # height of one series of NVML
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
 SHAPES = ("circle", "square", "diamond", "triangle")
-MEMORY_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f", "#c2477f", "#76879c", "#17a3a3", "#a5673f")
-PRECISION_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f")
+SERIES_COLOURS = (LINE, *PALETTE)
 
 
 NO_PICTURE = Picture(-1, 0)  # where no step is drawn
@@ -379,7 +378,7 @@ def _categories(svg: Svg, m: Memory, x: Axis, y: Axis) -> None:
         times = [x(t / 1e6) for t, _, _ in m.timeline]
         up = _held([(t, y(v)) for t, v in zip(times, top, strict=True)])
         down = _held([(t, y(v)) for t, v in zip(times, base, strict=True)])
-        colour = legible(MEMORY_COLOURS[i % len(MEMORY_COLOURS)])
+        colour = legible(SERIES_COLOURS[i % len(SERIES_COLOURS)])
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*up, *reversed(down)])
         svg.parts.append(f'<polygon points="{path}" fill="{colour}" fill-opacity="0.75"/>')
         svg.rect((at, 230, 10, 10), colour)
@@ -420,7 +419,7 @@ def roofline_chart(r: Roofline) -> Markup | None:
     svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
     used = {p.precision for p in shown}
     for i, (name, rate) in enumerate(r.tflops.items()):
-        colour, ridge = PRECISION_COLOURS[i % len(PRECISION_COLOURS)], rate * 1000 / r.gb_per_s
+        colour, ridge = SERIES_COLOURS[i % len(SERIES_COLOURS)], rate * 1000 / r.gb_per_s
         dash = "" if name in used else ' stroke-dasharray="3 4"'
         svg.line([(x(low), y(low * r.gb_per_s / 1000)), (x(ridge), y(rate)), (RIGHT, y(rate))], colour, 1.4, dash)
         svg.text(RIGHT, y(rate) - 5, f"{name} {rate:,.0f} TFLOP/s", "end")
@@ -435,7 +434,7 @@ def roofline_chart(r: Roofline) -> Markup | None:
         )
         at = x(p.flop_per_byte), y(min(p.tflops, roof))
         radius = 4 + 12 * max(p.step_share, 0.0) ** 0.5
-        svg.mark(at, SHAPES[i % len(SHAPES)], radius, PRECISION_COLOURS[i % len(PRECISION_COLOURS)], title)
+        svg.mark(at, SHAPES[i % len(SHAPES)], radius, SERIES_COLOURS[i % len(SERIES_COLOURS)], title)
     return svg.render()
 
 

@@ -19,8 +19,8 @@ from diagnose.errors import UsageError, missing_extra
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write
 from diagnose.model.words import english
-from diagnose.reports.charts import GOOD, LINE, MEMORY_COLOURS, WARN, colour_of, trial_name
-from diagnose.reports.rule_labels import FAMILY_COLOURS, PARTS
+from diagnose.reports.charts import GOOD, LINE, SERIES_COLOURS, WARN, colour_of, trial_name
+from diagnose.reports.rule_labels import PARTS, coloured, part_colours
 from diagnose.text.numbers import percent
 from diagnose.text.plain_text import middle
 
@@ -31,12 +31,6 @@ __all__ = ["NAMES", "figure", "figures", "write_figures"]
 
 MAX_KERNELS = 15
 MAX_NAME = 60  # characters of a kernel's name
-_COLOUR_OF_PART = {
-    "computing": PARTS["compute"].colour,
-    "communication not overlapped": PARTS["exposed_communication"].colour,
-    "copies not overlapped": PARTS["exposed_copy"].colour,
-    "idle": PARTS["idle"].colour,
-}
 _LOSS = PARTS["idle"].colour
 
 
@@ -46,6 +40,7 @@ def figures(d: Diagnosis) -> dict[str, Figure]:
     Raises:
         InputError: plotly is not installed.
     """
+    d = coloured(d)
     found = {name: make(d) for name, make in _FIGURES.items()}
     return {name: each for name, each in found.items() if each is not None}
 
@@ -112,10 +107,8 @@ def step(d: Diagnosis) -> Figure | None:
     if not a.parts:
         return None
     rows = ["step now"] + ["step possible"] * (a.after is not None)
-    colours = iter(FAMILY_COLOURS * (1 + len(a.parts)))
     bars = []
-    for name, share in a.parts:
-        colour = _COLOUR_OF_PART.get(name) or next(colours)
+    for (name, share), colour in zip(a.parts, part_colours(d, a.parts), strict=True):
         text = f"{name} {percent(share)}"
         part = {"name": name, "text": text, "orientation": "h", "marker_color": colour}
         bars.append(go.Bar(x=[share * a.now_ns / 1e6], y=rows[:1], hoverinfo="text", **part))
@@ -195,7 +188,7 @@ def kernels(d: Diagnosis) -> Figure | None:
         mine = [each for each in known if each.family == family]
         x, names = [each.time_ns / 1e6 for each in mine], [middle(each.name, MAX_NAME) for each in mine]
         calls = [f"{each.calls_per_step:g} calls, {percent(each.share)} of the device's time" for each in mine]
-        colour = MEMORY_COLOURS[i % len(MEMORY_COLOURS)]
+        colour = SERIES_COLOURS[i % len(SERIES_COLOURS)]
         bars.append(go.Bar(x=x, y=names, orientation="h", name=family, marker_color=colour, hovertext=calls))
     order = [middle(each.name, MAX_NAME) for each in known]
     axis = {"categoryorder": "array", "categoryarray": order[::-1]}
@@ -227,7 +220,7 @@ def memory(d: Diagnosis) -> Figure | None:
             y=[size / 1e9 for size in sizes],
             name=name,
             stackgroup="categories",
-            line={"shape": "hv", "width": 0, "color": MEMORY_COLOURS[i % len(MEMORY_COLOURS)]},
+            line={"shape": "hv", "width": 0, "color": SERIES_COLOURS[i % len(SERIES_COLOURS)]},
         )
         for i, (name, sizes) in enumerate(m.categories_over_time.items())
     ]

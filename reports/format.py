@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from diagnose.model.charts import FlopUtilisation, KernelTime
 from diagnose.model.diagnosis import Where
+from diagnose.model.locations import path_tail
 from diagnose.model.words import Count, Words
 from diagnose.reports.language import counted, tr
 from diagnose.text import numbers
@@ -61,15 +62,6 @@ def _lines(where: Where) -> str:
 def op_name(op: str | None) -> str:
     """Return an operator without what autograd puts before the names of its nodes."""
     return (op or "").removeprefix("autograd::engine::evaluate_function: ")
-
-
-def path_tail(path: str, limit: int = 40) -> str:
-    """Return the end of a path that is longer than ``limit`` characters, cut at folders where it can be."""
-    if len(path) <= limit:
-        return path
-    tail = path[-(limit - 1) :]
-    cut = tail.find("/")
-    return "…" + (tail[cut:] if 0 <= cut < len(tail) - 1 else tail)
 
 
 def place(where: Where, limit: int = 40) -> str:

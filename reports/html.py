@@ -45,16 +45,18 @@ from diagnose.reports.markdown import as_markdown
 from diagnose.reports.rank_charts import aligned_chart, arrival_chart, lateness_chart, rank_chart
 from diagnose.reports.rule_labels import (
     CATEGORIES,
-    FAMILY_COLOURS,
     PARTS,
     PATH,
     PHASES,
     TABULAR,
+    coloured,
     glossary,
+    part_colours,
     shown_phases,
 )
 from diagnose.reports.saving_words import certainty_words, factor_range, measured_words
 from diagnose.reports.text_charts import cause_shares
+from diagnose.reports.text_findings import code_lines
 from diagnose.reports.timeline_data import Data, flame_data, timeline_data
 from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
@@ -184,12 +186,14 @@ MIN_FILLED_IDLE = 0.1  # of the step: what fills less idle time is folded
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
-    whole, d = d, localized(d)
+    whole, d = d, coloured(localized(d))
     first = answer(d)
     picture, job, again = d.picture or NO_PICTURE, d.job or NO_JOB, first.record_again is not None
     timeline = flames = None
     if charts:
-        timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(picture.flames, d.legends)
+        answered = dict.fromkeys([d.dominant, *(card.prescription.rule for card in first.cards)])
+        in_order = sorted(picture.flames, key=lambda flame: [*answered, flame.cause].index(flame.cause))
+        timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(in_order, d.legends)
     causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_TABLE_RANKS)
     rows = finding_rows(d, first.each)
     return render_page(
@@ -222,7 +226,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         flame_causes={flame.cause for flame in picture.flames if flames},
         part_styles={name: Legend(style.label, legible(style.colour)) for name, style in PARTS.items()},
         parts=_parts(d),
-        answer_parts=_answer_parts(first.parts),
+        answer_parts=_answer_parts(d, first.parts),
         phases=_phases(d),
         run_parts=_run_parts(d, first.run_share),
         causes=causes,
@@ -257,6 +261,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         trial_of=lambda fix: trial_of(d, fix.id),
         took_longer=first.refuted,
         calls=calls,
+        code_lines=code_lines,
         code_aside=d.code and code_tables.aside(d.code),
         code_columns=code_tables.columns,
         code_cell=code_tables.cell,
@@ -310,12 +315,10 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
     return [(name, legible(style.colour), style.label, d.phases[name]) for name, style in styles.items()]
 
 
-def _answer_parts(shown: Sequence[tuple[str, float]]) -> list[tuple[str, str, str, float]]:
-    """Return the parts of the answer's bar as (name, colour, label, share); what has no style is the device's work."""
-    styles = {TABULAR.get(name, name): style for name, style in PARTS.items()}
-    work = iter(FAMILY_COLOURS * len(shown))
-    colours = [styles[name].colour if name in styles else next(work) for name, _ in shown]
-    return [(name, legible(colour), name, share) for (name, share), colour in zip(shown, colours, strict=True)]
+def _answer_parts(d: Diagnosis, shown: Sequence[tuple[str, float]]) -> list[tuple[str, str, str, float]]:
+    """Return the parts of the answer's bar as (name, colour, label, share)."""
+    colours = map(legible, part_colours(d, shown))
+    return [(name, colour, name, share) for (name, share), colour in zip(shown, colours, strict=True)]
 
 
 def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, float]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import WORK, Legend
 from diagnose.reports.language import tr
 
-__all__ = ["CATEGORIES", "FAMILY_COLOURS", "PARTS", "PATH", "PHASES", "TABULAR", "TERMS", "glossary", "shown_phases"]
+__all__ = [
+    "CATEGORIES", "PALETTE", "PARTS", "PATH", "PHASES", "TABULAR", "TERMS", "coloured", "glossary", "part_colours",
+    "shown_phases",
+]  # fmt: skip
 
 
 PARTS = {
@@ -26,8 +30,33 @@ TABULAR = {
 }
 """The names of these parts where there is little room: in a bar and in a table."""
 
-FAMILY_COLOURS = ("#5b7fa6", "#7d9cbd", "#44688f", "#9db6cf", "#34557a")
-"""The colours of what a device does, family after family."""
+PALETTE = ("#d57b14", "#8a65d5", "#0c8114", "#c04980", "#006ccb", "#c96fd5", "#7b9a00", "#a85320")
+"""The colours of causes, the largest first; from its end those of what a device does, after that of computing."""
+
+
+def coloured(d: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with a colour of the palette for each cause that it has, the answering one first."""
+    shares = d.idle_by_cause or d.host_by_cause
+    gaps = d.picture.gaps if d.picture is not None else ()
+    causes = [
+        d.dominant or "",
+        *sorted(shares, key=lambda cause: -shares[cause]),
+        *(cause for rank in d.ranks for cause in rank.idle_by_cause),
+        *(finding.rule for finding in d.findings),
+        *(gap.cause for gap in gaps),
+    ]
+    open_ones = [c for c in dict.fromkeys(causes) if c in d.legends and d.legends[c].colour == Legend().colour]
+    found = {c: d.legends[c]._replace(colour=colour) for c, colour in zip(open_ones, PALETTE, strict=False)}
+    return replace(d, legends={**d.legends, **found})
+
+
+def part_colours(d: Diagnosis, parts: Sequence[tuple[str, float]]) -> list[str]:
+    """Return the colours of the parts of the answer's bar; what is neither part of a step nor cause is device work."""
+    known = {TABULAR.get(name, name): style.colour for name, style in PARTS.items()}
+    known |= {legend.label: legend.colour for legend in d.legends.values()}
+    work = iter((PARTS["compute"].colour, *reversed(PALETTE)) * len(parts))
+    return [known[name] if name in known else next(work) for name, _ in parts]
+
 
 PHASES = {
     "training": Legend("the rest of the step, with forward, backward and update", "#5b7fa6"),

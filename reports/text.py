@@ -30,7 +30,7 @@ from diagnose.reports import code_tables
 from diagnose.reports.format import calls, duration, flops, path_tail, percent, place, plural, ranks, said, summed
 from diagnose.reports.job_words import NO_JOB, job_sentences, left_out, worst_first
 from diagnose.reports.language import localized, tr, translated
-from diagnose.reports.rule_labels import PHASES, TABULAR, shown_phases
+from diagnose.reports.rule_labels import PARTS, PHASES, TABULAR, coloured, shown_phases
 from diagnose.reports.saving_words import certainty_words
 from diagnose.reports.text_answer import Form, first_screen
 from diagnose.reports.text_charts import (
@@ -57,7 +57,10 @@ __all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
 ANSWER_LINES = 20
-LEAST = tuple(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1))
+LEAST = (
+    *(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1)),
+    *(Form(0, is_brief=True, num_trials=0, has_gap=False, num_cautions=num) for num in (3, 2, 1)),
+)
 FULL = tuple(Form(num) for num in range(8, 2, -1))
 BRIEF = (
     *(Form(num, is_brief=True) for num in range(8, 2, -1)),
@@ -71,8 +74,7 @@ MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 
 NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
-MARKS = (("█", "green"), ("▓", "cyan"), ("▒", "yellow"), ("░", "red"))  # of the partition's fields
+MARKS = "█▓▒░"  # of the partition's fields
 
 
 def render(
@@ -93,7 +95,7 @@ def render(
         written: the HTML and JSON files that a command has written of it; None outside of a command.
     """
     layout = Layout(max(width, MIN_WIDTH), verbose, written)
-    return _printed(_parts(localized(d), layout), layout.width, colour=colour)
+    return _printed(_parts(coloured(localized(d)), layout), layout.width, colour=colour)
 
 
 def render_answer(
@@ -103,7 +105,7 @@ def render_answer(
 
     It is short enough to be seen at once: code gives way first, then what is not needed to act on the first change.
     """
-    layout, here = Layout(max(width, MIN_WIDTH), written=written), localized(d)
+    layout, here = Layout(max(width, MIN_WIDTH), written=written), coloured(localized(d))
     text = ""
     for form in (*FULL, *([Form()] if d.trials else []), *BRIEF):  # what was measured comes before code
         text = _printed(_answer(here, layout, form), layout.width, colour=colour)
@@ -118,7 +120,7 @@ def _printed(parts: Iterable[RenderableType], width: int, *, colour: bool) -> st
         file=out,
         width=width,
         force_terminal=colour,
-        color_system="standard" if colour else None,
+        color_system="256" if colour else None,
         no_color=not colour,
         legacy_windows=False,
         force_interactive=False,
@@ -250,7 +252,7 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         # A picture of half the mean step is the host's, which runs ahead of the device.
         ahead = tr(", as the host issued it") if d.picture.step_ns < d.step_ns / 2 else ""
         yield title(tr("Queue"), tr("step {num}", num=d.picture.step) + ahead)
-        yield from _queue(d.picture, d.idle_by_cause, width - LABEL_WIDTH - 2)
+        yield from _queue(d, d.picture, width - LABEL_WIDTH - 2)
         if d.queue is not None:
             yield note(_depth_text(d.queue, has_steps=d.source.found_steps_by != "none"))
     if d.partition is not None:
@@ -258,7 +260,8 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         shares = asdict(d.partition)
         line, legend = Text(), Text()
         counts = cells(list(shares.values()), width - 4)
-        for (name, share), (mark, style), count in zip(shares.items(), MARKS, counts, strict=True):
+        for (name, share), mark, count in zip(shares.items(), MARKS, counts, strict=True):
+            style = PARTS[name].colour
             line.append(mark * count, style)
             if share > 0:
                 words = f"{translated(TABULAR.get(name, name))} {percent(share)}".replace(" ", NO_BREAK)
@@ -277,7 +280,8 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         shares = d.host_by_cause or cause_shares(d.picture)
         over = tr("{steps}; the row is step {num}", steps=plural(d.steps, "step"), num=d.picture.step)
         yield title(tr("Where the host's time goes"), over)
-        yield _cause_row(idle_columns(d.picture.gaps, d.picture.step_ns, width - LABEL_WIDTH - 2), _keys(shares))
+        columns = idle_columns(d.picture.gaps, d.picture.step_ns, width - LABEL_WIDTH - 2)
+        yield _cause_row(columns, _keys(shares, d.legends))
         yield _causes(shares, d.legends, d.step_ns)
     if d.operators:
         yield title(tr("Host operators by self time"))
@@ -291,7 +295,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield grid
 
 
-def _queue(picture: Picture, idle_by_cause: Mapping[str, float], columns: int) -> Iterator[RenderableType]:
+def _queue(d: Diagnosis, picture: Picture, columns: int) -> Iterator[RenderableType]:
     """Yield the step from left to right: queue depth, device activity, and the causes of idle time."""
     idle = idle_columns(picture.gaps, picture.step_ns, columns)
     if picture.depth:
@@ -300,7 +304,8 @@ def _queue(picture: Picture, idle_by_cause: Mapping[str, float], columns: int) -
     busy = shades([1 - sum(column.values()) for column in idle])
     yield Text.assemble((padded("  " + tr("device"), LABEL_WIDTH), "dim"), (busy, "green"))
     if any(idle):
-        yield _cause_row(idle, _keys({gap.cause: 0.0 for gap in picture.gaps} | dict(idle_by_cause)))
+        shares = {gap.cause: 0.0 for gap in picture.gaps} | dict(d.idle_by_cause)
+        yield _cause_row(idle, _keys(shares, d.legends))
 
 
 def _cause_row(idle: list[dict[str, float]], keys: Mapping[str, tuple[str, str]]) -> Text:
@@ -311,11 +316,11 @@ def _cause_row(idle: list[dict[str, float]], keys: Mapping[str, tuple[str, str]]
     return row
 
 
-def _keys(idle_by_cause: Mapping[str, float]) -> dict[str, tuple[str, str]]:
+def _keys(shares: Mapping[str, float], legends: Mapping[str, Legend]) -> dict[str, tuple[str, str]]:
     """Return a letter and a style for each cause, the largest first; those of the last letters share a "?"."""
-    ranked = sorted(idle_by_cause, key=lambda cause: (-idle_by_cause[cause], cause))
-    styles = (*STYLES, *["dim"] * len(ranked))
-    return dict(zip(ranked, zip(LETTERS + "?" * len(ranked), styles, strict=False), strict=False))
+    ranked = sorted(shares, key=lambda cause: (-shares[cause], cause))
+    styles = [legends.get(cause, Legend()).colour for cause in ranked]
+    return dict(zip(ranked, zip(LETTERS + "?" * len(ranked), styles, strict=False), strict=True))
 
 
 def _depth_text(queue: Queue, *, has_steps: bool) -> str:
@@ -345,7 +350,7 @@ def _phases(shares: Mapping[str, float]) -> Table:
 
 def _causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float) -> Table:
     """Return one line a cause: its letter in the picture, its share of the step, a bar, and what it is in words."""
-    keys, rows, grid = _keys(shares), summed(dict(shares), MAX_LISTED_CAUSES), table("lrrl*")
+    keys, rows, grid = _keys(shares, legends), summed(dict(shares), MAX_LISTED_CAUSES), table("lrrl*")
     top = max((share for _, share in rows), default=0.0)
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))

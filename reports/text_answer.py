@@ -14,7 +14,7 @@ from rich.text import Text
 
 from diagnose.answer.cards import MAX_CARDS, Card
 from diagnose.answer.screen import Answer
-from diagnose.reports.format import duration, line_of, percent, said
+from diagnose.reports.format import duration, line_of, percent, plural, said
 from diagnose.reports.language import tr, translated
 from diagnose.reports.saving_words import behind, factor_words, measured_words, saving, unpredicted
 from diagnose.reports.text_charts import (
@@ -49,6 +49,7 @@ class Form(NamedTuple):
     is_brief: bool = False  # whether only the first change is there in full
     num_trials: int = 4  # in brief only
     has_gap: bool = True  # an empty line before what it is from
+    num_cautions: int | None = None  # then the other changes have a line each
 
 
 def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableType]:
@@ -71,6 +72,8 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
         for number, card in enumerate(a.cards, 1):
             is_small = number > 1 or a.no_change is not None
             parts = list(_card(card, a, number, is_brief=form.is_brief and is_small))
+            if number > 1 and form.num_cautions is not None:
+                parts = [_in_a_line(card, layout.width - 5)]
             if form.num_code_lines and number == 1:
                 lines = code_lines(card.prescription, neighbours=0)
                 inside = layout._replace(width=layout.width - 5)
@@ -83,9 +86,25 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
     if a.to_try is not None and not (form.is_brief and a.cards):
         yield Padding(Text(one_line(said(a.to_try))), (a.checked is None, 0, 0, 2))
         yield command("  >>> " if a.try_command.startswith("diagnose.") else "  $ ", a.try_command)
-    yield from (note(f"! {unbroken(one_line(said(caution)))}", "yellow") for caution in a.cautions)
+    yield from _cautions(a, form)
     if form.has_gap:
         yield Text("")
+
+
+def _cautions(a: Answer, form: Form) -> Iterator[RenderableType]:
+    shown = a.cautions[: form.num_cautions]
+    yield from (note(f"! {unbroken(one_line(said(caution)))}", "yellow") for caution in shown)
+    if left := len(a.cautions) - len(shown):
+        yield note(tr("and {warnings}", warnings=plural(left, "more warning")), "yellow")
+
+
+def _in_a_line(card: Card, width: int) -> Text:
+    """Return the title of a change and, if there is room, what it saves."""
+    words = one_line(card.prescription.title)
+    saves = f"  {saving(replace(card.prediction, has_steps=False))}" if card.prediction is not None else ""
+    text = Text.assemble((words, "bold"), (saves if cell_len(words + saves) <= width else "", "green"))
+    text.truncate(width, overflow="ellipsis")
+    return text
 
 
 def _bars(a: Answer, width: int) -> Iterator[RenderableType]:

@@ -14,6 +14,7 @@ from documentation.step_picture import Detail, draw
 
 import diagnose
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.reports.rule_labels import coloured
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -56,7 +57,7 @@ def _files() -> Iterator[tuple[Path, str]]:
             print(f"pictures: {recording.name} is not here, so {name}.svg stays as it is", file=sys.stderr)
             continue
         d = answers.get(recording) or diagnose.analyze_trace(recording)
-        answers[recording] = d
+        answers[recording] = d = coloured(d)
         assert d.picture is not None
         detail = part and Detail(*(int(ms * 1e6) for ms in part), has_arrows)
         yield DOCS / "pictures" / f"{name}.svg", draw(d.picture, d.legends, title, detail)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import colorsys
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from skeletons import CHANGE, CHANGE_TEST, FIXTURE, IDLE_RULE, IDLE_RULE_TEST, RULE, RULE_TEST
 
-from diagnose.analyzers import LEGENDS, META
+from diagnose.analyzers import META
 from diagnose.changes import CHANGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +52,7 @@ def new_rule(name: str, kind: str = "kernel") -> list[Path]:
     """
     check(name, META, "rule")
     rule, test = (IDLE_RULE, IDLE_RULE_TEST) if kind == "idle" else (RULE, RULE_TEST)
-    stem, values = name.replace("-", "_"), {"order": str(free_order(kind)), "colour": free_colour()}
+    stem, values = name.replace("-", "_"), {"order": str(free_order(kind))}
     return [
         write(ROOT / "analyzers" / f"{stem}.py", rule, name, values),
         write(ROOT / "tests" / "analyzers" / f"test_{stem}.py", test, name, values),
@@ -68,17 +67,6 @@ def free_order(kind: str) -> int:
     taken = {meta.order for meta in META.values() if meta.kind in ("trust", "idle")}
     first = min(meta.order for meta in META.values() if meta.kind == "idle" and meta.inflated)
     return max(set(range(first)) - taken)
-
-
-def free_colour() -> str:
-    """Return a colour that no legend has."""
-    taken = {legend.colour for legend in LEGENDS.values()}
-    return next(colour for hue in range(360) if (colour := _colour(hue / 360)) not in taken)
-
-
-def _colour(hue: float) -> str:
-    red, green, blue = (round(255 * part) for part in colorsys.hls_to_rgb(hue, 0.5, 0.5))  # reads on white and on black
-    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def new_change(name: str, rule: str) -> list[Path]:

@@ -105,7 +105,7 @@ META = RuleMeta(
     id="{id}",
     kind="idle",
     order={order},  # before the rules that take any time of the host; earlier where it would lose time to another
-    legend=Legend("the host was in {words}", "{colour}"),
+    legend=Legend("the host was in {words}"),
     changes=(),
     cause="host-work",  # what a replay takes away
 )

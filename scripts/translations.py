@@ -31,6 +31,7 @@ COMPOSED = frozenset(
         "The allocator asks the driver for memory 7",
         "Make the sample cheaper at 7",
         "Prepare all samples once, before training: 7",
+        "7 (7)",
     }
 )
 """Titles that hold texts where the sample has a 7: those are translated by themselves, or the title with them."""
@@ -52,6 +53,8 @@ def texts() -> dict[str, str]:
     for folder in ("analyzers", "analyzers/common", "diagnose/changes"):
         for path in sorted((ROOT / folder).glob("*.py")):
             found |= dict.fromkeys(_titles(path), f"title in {folder}/{path.name}")
+    for path in sorted((ROOT / "analyzers" / "common" / "idioms").glob("*.py")):  # of a title and its line
+        found |= {f"{title} (7)": f"title in analyzers/common/idioms/{path.name}" for title in _titles(path)}
     return {text: of for text, of in found.items() if text not in COMPOSED}
 
 

@@ -155,8 +155,8 @@ class Card:
     prescription: Prescription
     prediction: Prediction | None  # None where the recorded steps do not show what it saves
     finding: int | None  # number of its finding in the report, from 1
-    where: Where | None
-    trial: Trial | None  # where it was measured alone
+    where: Where | None  # None if the title names the line
+    trial: Trial | None  # of it alone
     rank: int | None = None  # the one that it is for: the others wait for it
 
 
@@ -200,7 +200,7 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
     found = {name: p for name, p in found.items() if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)}
     first = next((found[p.id] for p in offered(d, found) if p.id in found), None)
     if first is not None and not first.is_promise:  # nor is what others save after it
-        return {name: replace(p, is_replayed=False) for name, p in found.items()}
+        return {name: replace(p, is_replayed=False) for name, p in found.items() if p.most_ns >= least}
     return found | _one_after_the_other(d, found)
 
 
@@ -283,10 +283,8 @@ def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | N
     last = _replays(d).get(tuple(known)) if known and all(p.is_promise for p in known.values()) else None
     if last is None:
         return None, num
-    most = sum(max(p.saves_ns, p.of_ns or 0.0) for p in known.values())
-    low_ns = min(max(last.low_ns, d.step_ns - most), last.step_ns)  # without the findings, however well it goes
     after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
-    return replace(after, low_ns=low_ns) if after.is_narrow else None, num
+    return after if after.is_narrow else None, num
 
 
 def late_rank(d: Diagnosis) -> int | None:
@@ -298,6 +296,8 @@ def _card(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Card:
     numbered = [(i, f) for i, f in enumerate(d.findings, 1) if f.rule == p.rule][:1]
     places = [*p.edits, *(w for _, f in numbered for w in f.where)]
     where = next((w for w in places if w.file), next(iter(places), None))
+    if where is not None and where.file and f"{where.file.rpartition('/')[2]}:{where.line}" in p.title:
+        where = None
     of_late = p.rule == d.dominant and (p.rule == LATE_RANKS or (d.job is not None and d.job.late_ranks))
     rank = late_rank(d) if of_late else None
     return Card(p, prediction, next((i for i, _ in numbered), None), where, trial_of(d, p.id), rank)

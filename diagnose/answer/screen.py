@@ -43,15 +43,18 @@ __all__ = [
     "with_words",
 ]
 
-MIN_CPU_WAIT = 0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise
+MIN_CPU_WAIT = 0.2  # of the watched time
 MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
 MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no possible step is shown
-MAX_ESTIMATE = 0.5  # of the recorded step, where no steps without the profiler show it
+# Of the recorded step: what recording takes where no steps without the profiler show it, or waiting for a core. Of
+# nine scripts with known wastes six were answered otherwise then.
+MAX_ESTIMATE = 0.5
 MIN_OFF_TRIAL = 0.5  # of a trial's step without the change, which nothing records; scripts on busy machines lie at 0.3
 MAX_WORDS = 16  # of a headline, which is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 SMALL = 1 - 1 / MIN_FACTOR  # of the step
 PEAK_RATES = "peak rates of the device"
+ALL_RANKS = "diagnose analyze FOLDER"
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -138,7 +141,7 @@ def answer(d: Diagnosis) -> Answer:
         headline=_headline(d, limited, has_trial=to_try is not None),
         now_ns=d.step_ns,
         record_again=None,
-        cautions=tuple(_cautions(d)),
+        cautions=tuple(_cautions(d, asks_for_ranks=next_command == ALL_RANKS)),
         is_limited=limited is not None,
         refuted=refuted,
         cards=shown,
@@ -212,7 +215,7 @@ def limit(d: Diagnosis) -> Words | None:
         return Words("On this rank (1 of {num})", {"num": d.source.world_size})
     if d.source.accelerator:
         return Words("No {device} tasks recorded", {"device": d.source.accelerator})
-    is_uncertain = (d.profiler_overhead or 0.0) >= MAX_OVERHEAD or _estimated(d) >= MAX_ESTIMATE
+    is_uncertain = (d.profiler_overhead or 0.0) >= MAX_OVERHEAD or max(_estimated(d), d.cpu_wait) >= MAX_ESTIMATE
     return Words("Uncertain") if is_uncertain else None
 
 
@@ -231,14 +234,14 @@ def _command(d: Diagnosis) -> str:
     return f"torchrun --nproc-per-node gpu -m {again}" if of_all else again
 
 
-def _cautions(d: Diagnosis) -> Iterator[Words]:
-    """Yield what limits the numbers of the first screen, one sentence each."""
+def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
+    """Yield what limits the numbers of the first screen, one sentence each, unless the screen asks for the same."""
     yield from _left_out(d.ignored)
     yield from _of_recording(d)
     yield from _unstable(d.plain_steps)
     yield from _off_trial(d)
     yield from _overloaded(d)
-    if _is_one_rank(d):
+    if _is_one_rank(d) and not asks_for_ranks:
         words = (
             "Only 1 of {num} ranks: the others may limit the step, so no predicted step is shown. "
             "Pass the traces of all ranks."
@@ -266,9 +269,14 @@ def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
 def _overloaded(d: Diagnosis) -> Iterator[Words]:
     if d.cpu_wait >= MIN_CPU_WAIT:
         words = (
-            "CPU overloaded: the training thread was ready but not running {share} of the time. Measure again on an "
-            "idle machine, or with fewer threads, before changing code."
+            "CPU overloaded: the training thread was ready but not running {share} of the time. Times and savings are "
+            "those of the busy machine."
         )
+        if d.cpu_wait >= MAX_ESTIMATE:
+            words = (
+                "CPU overloaded: the training thread was ready but not running {share} of the time, so no predicted "
+                "step is shown. Record again on an idle machine."
+            )
         yield Words(words, {"share": percent(d.cpu_wait, 0)})
 
 
@@ -282,7 +290,7 @@ def _of_recording(d: Diagnosis) -> Iterator[Words]:
         words = "Recording added {added} to a step of {step}. Savings are uncertain, so no predicted step is shown."
         yield Words(words, costs)
     elif overhead >= MIN_OVERHEAD and is_stable:
-        words = "Step time without the profiler: {step}. The {added} that recording added are taken out everywhere."
+        words = "The {added} per step that recording added are taken out of all numbers."
         yield Words(words, costs)
     elif estimate >= MIN_OVERHEAD and d.source.found_steps_by == "none":
         yield Words("Up to {share} of the CPU's time is the profiler's own: savings are upper bounds.", share)
@@ -477,11 +485,11 @@ def _shares(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
         return ()
     value = {"share": percent(worth_share(finding, d.step_ns))}
     words = _first(
-        (finding.share is not None, Words("{share} of the run to gain", value)),
-        (d.source.found_steps_by == "none", Words("{share} of the recording to gain", value)),
-        (True, Words("{share} of the step to gain", value)),
+        (finding.share is not None, Words("costs {share} of the run", value)),
+        (d.source.found_steps_by == "none", Words("costs {share} of the recording", value)),
+        (True, Words("costs {share} of the step", value)),
     )
-    return Words(" ({words})", {"words": words}), Words(" ({share} to gain)", value), Words(" ({share})", value)
+    return Words(" ({words})", {"words": words}), Words(" (costs {share})", value), Words(" ({share})", value)
 
 
 def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -> Words:
@@ -510,7 +518,7 @@ def _checked(d: Diagnosis) -> Words | None:
     for first in d.findings[:1]:
         if first.worth_ns >= MIN_GAIN_SHARE * d.step_ns > 0:
             share, title = percent(worth_share(first, d.step_ns)), lower_first(one_line(first.title))
-            words = " Largest finding: {title} ({share} to gain)."
+            words = " Largest finding: {title} (costs {share})."
             values["found"] = Words(words, {"title": Words(title), "share": share})
     if d.not_checked:
         lacking = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
@@ -547,10 +555,11 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
         (
             _is_one_rank(d),
             Words(
-                "The cause may be on another rank. Analyze the traces of all {num} ranks together:",
+                "The cause may be on another rank, so no predicted step is shown. Analyze the traces of all {num} "
+                "ranks together:",
                 {"num": d.source.world_size},
             ),
-            "diagnose analyze FOLDER",
+            ALL_RANKS,
         ),
         (
             not any(w.file or w.library for w in first.where),

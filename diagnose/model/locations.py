@@ -118,8 +118,17 @@ def in_library(places: Iterable[Where]) -> bool:
     return place is not None and (place.library is not None or own_place(places) is None)
 
 
+def path_tail(path: str, limit: int = 40) -> str:
+    """Return the end of a path that is longer than ``limit`` characters, cut at folders where it can be."""
+    if len(path) <= limit:
+        return path
+    tail = path[-(limit - 1) :]
+    cut = tail.find("/")
+    return "…" + (tail[cut:] if 0 <= cut < len(tail) - 1 else tail)
+
+
 def at_line(place: Where) -> str:
-    """Return "model.py:40", "model.py" without a line: of a full path the name alone, the finding has the rest."""
+    """Return "model.py:40", "model.py" without a line: of a full path the name, of a long one the end."""
     file = place.file or ""
-    name = file.rpartition("/")[2] if file.startswith("/") else file
+    name = file.rpartition("/")[2] if file.startswith("/") else path_tail(file)
     return name if place.line is None else f"{name}:{place.line}"

@@ -70,7 +70,7 @@ class Legend(NamedTuple):
     """The colour and the label of a cause in reports, and the heading of those that it answers."""
 
     label: str = ""  # a few words, as a legend has them
-    colour: str = "#8b93a1"  # reads on white and on black
+    colour: str = "#8b93a1"  # reads on white and on black; a report gives its causes others
     heading: str = ""  # the kind of bottleneck, where the verdict's own word does not name it
     meaning: str = ""  # of the heading, a clause
     host_label: str = ""  # in the place of the label where there is no device

@@ -106,7 +106,7 @@
         row.cells[2].textContent = step === null ? "–" : time(step);
         row.cells[3].textContent = time(low) === time(high) ? "" : span(low, high);
       });
-      const [step, low, high] = steps[mask], then = step === null ? span(low, high) : `${time(step)} (${(now / step).toFixed(2)} ×)`;
+      const [step, low, high] = steps[mask], then = step === null ? span(low, high) : `${time(step)} (${(now / step).toFixed(1)} ×)`;
       byId("combined").textContent = mask ? `${time(now)} → ${then}` : tr("No change: {step}", { step: time(now) });
     };
     boxes.forEach((box) => box.addEventListener("change", update));

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from diagnose import analyzers
 from diagnose.dataflow import analyse
 from diagnose.model.charts import FlowPicture
 from diagnose.pipeline.flow_views import flow_picture
 from diagnose.reports.flow_chart import flow_chart
+from diagnose.reports.rule_labels import PALETTE
 from diagnose.trace_reader.documents import read_dataflow
 
 __all__ = ["draw_flow", "small_flow"]
@@ -33,7 +33,7 @@ def small_flow() -> FlowPicture:
 
 def draw_flow(picture: FlowPicture) -> str:
     """Return the picture as SVG with a background that follows the reader's colours."""
-    chart = flow_chart(picture, analyzers.LEGENDS[picture.rule].colour)
+    chart = flow_chart(picture, PALETTE[0])
     width, height = chart.width + 2 * SIDE, chart.height + TOP + SIDE
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'

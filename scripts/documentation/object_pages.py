@@ -44,7 +44,7 @@ def _needs(meta: RuleMeta) -> str:
 def _rule(page: RulePage, meta: RuleMeta) -> Iterator[str]:
     yield f"# {page.id}\n\n**{page.page.summary}**\n"
     in_charts = f", «{meta.legend.label}» in charts" if meta.legend.label else ""
-    yield f'<p class="rule-kind">{_colour(meta)}A rule about {KINDS[page.kind]}{in_charts}.</p>\n'
+    yield f'<p class="rule-kind">A rule about {KINDS[page.kind]}{in_charts}.</p>\n'
     for heading, text in page.page.sections:
         yield f"## {heading}\n\n{text}\n"
     if needs := _needs(meta):
@@ -56,12 +56,6 @@ def _rule(page: RulePage, meta: RuleMeta) -> Iterator[str]:
             yield from (f"- [{name}](../changes/{name}.md): {named[name]}" for name in ids)
             yield ""
     yield f"## In the terminal\n\n    diagnose explain {page.id}\n"
-
-
-def _colour(meta: RuleMeta) -> str:
-    if not meta.legend.label:
-        return ""
-    return f'<span class="rule-colour" style="background:{meta.legend.colour}"></span>'
 
 
 def _change(page: ChangePage) -> Iterator[str]:

@@ -41,7 +41,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
 def test_it_is_the_answer_where_it_costs_most(ran):
     d = ran(one_in_16()).diagnosis()
     assert d.dominant == "periodic-stall"
-    assert d.headline == "1 step in 16 is much longer (71.2 % of the run to gain)"
+    assert d.headline == "1 step in 16 is much longer (costs 71.2 % of the run)"
     assert answer(d).run_share == pytest.approx(0.712, abs=1e-3)
 
 

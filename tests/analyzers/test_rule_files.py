@@ -79,11 +79,9 @@ def test_rules_of_a_kind_have_different_orders_and_trust_comes_first():
     assert analyzers.FALLBACK_RULE.META.id == "unexplained-host"
 
 
-def test_every_cause_of_idle_time_has_a_legend_and_a_colour_of_its_own():
+def test_every_cause_of_idle_time_has_a_legend():
     causes = {rule.META.id for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE)} | {analyzers.WORK}
     assert causes <= set(analyzers.LEGENDS)
-    colours = [legend.colour for legend in analyzers.LEGENDS.values()]
-    assert len(colours) == len(set(colours))
 
 
 def test_every_registered_rule_has_a_test_file():

@@ -131,7 +131,7 @@ def test_collectives_that_do_not_match_are_not_compared(recording):
         (
             350,
             "python-stall",
-            "Rank 1 is late: Python between operators holds the step up (35.0 % to gain)",
+            "Rank 1 is late: Python between operators holds the step up (costs 35.0 %)",
         ),
     ],
 )

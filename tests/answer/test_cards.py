@@ -104,6 +104,23 @@ def test_the_change_of_the_answer_is_shown_though_nothing_is_predicted_of_it(for
     assert shown(replace(d, prescriptions=(nothing,))) == []
 
 
+def test_a_change_that_saves_less_than_a_hundredth_at_most_has_no_card(forms):
+    """The replay leaves it 3 ms after the first change, of a finding that costs 0.1 ms of the 20 ms step."""
+    d = forms["gaps"]
+    first, second, *_ = d.findings
+    d = replace(d, findings=(first, second), recording_estimate=0.3, profiler_overhead=None)
+    assert shown(d) == ["data-stall-fix", "host-sync-fix"]
+    assert shown(replace(d, findings=(first, replace(second, worth_ns=0.1 * MS)))) == ["data-stall-fix"]
+
+
+def test_a_line_that_the_title_names_stands_there_only(forms):
+    d = forms["gaps"]
+    first, second = d.prescriptions
+    named = replace(first, title=f"Stop it at {d.findings[0].where[0].file}:{d.findings[0].where[0].line}", edits=())
+    a = answer(replace(d, prescriptions=(named, second)))
+    assert [card.where is None for card in a.cards] == [True, False]
+
+
 def test_below_the_floor_there_are_no_cards(forms):
     assert shown(replace(forms["gaps"], dominant=None)) == []
 

@@ -24,11 +24,11 @@ def test_it_has_at_most_sixteen_words(any_form):
 @pytest.mark.parametrize(
     ("title", "words"),
     [
-        ("the host waits.", "The host waits (30.0 % of the step to gain)"),
+        ("the host waits.", "The host waits (costs 30.0 % of the step)"),
         ("The step waits for its batch, loaded in the main process",
-         "The step waits for its batch, loaded in the main process (30.0 % to gain)"),
+         "The step waits for its batch, loaded in the main process (costs 30.0 %)"),
         ("One two three four five six seven, eight nine ten eleven, twelve",
-         "One two three four five six seven, eight nine ten eleven, twelve (30.0 % to gain)"),
+         "One two three four five six seven, eight nine ten eleven, twelve (costs 30.0 %)"),
         ("One two three four five six seven eight nine ten, eleven twelve thirteen fourteen fifteen",
          "One two three four five six seven eight nine ten (30.0 %)"),
         (" ".join(["word"] * 20), "Word " + " ".join(["word"] * 13) + "… (30.0 %)"),
@@ -55,7 +55,7 @@ def test_it_states_what_the_finding_is_worth(forms, lost, worth, fields, found_b
     d = forms["gaps"]
     one = replace(d.findings[0], title="It waits", lost_ns=lost * MS, worth_ns=worth * MS, **fields)
     d = replace(d, findings=(one,), source=replace(d.source, found_steps_by=found_by))
-    assert headline(d) == f"It waits ({words} to gain)"
+    assert headline(d) == f"It waits (costs {words})"
 
 
 def test_a_finding_without_worth_has_no_share(forms):
@@ -67,9 +67,9 @@ def test_a_finding_without_worth_has_no_share(forms):
 @pytest.mark.parametrize(
     ("worth", "fields", "words"),  # of a step of 20 ms
     [
-        (1.82, {}, "It waits (9.1 % of the step to gain)"),
-        (1.81, {}, "Small gains only: it waits (9.0 % of the step to gain)"),  # 20 / 18.19 is less than 1.1
-        (1.0, {"share": 0.05}, "It waits (5.0 % of the run to gain)"),
+        (1.82, {}, "It waits (costs 9.1 % of the step)"),
+        (1.81, {}, "Small gains only: it waits (costs 9.0 % of the step)"),  # 20 / 18.19 is less than 1.1
+        (1.0, {"share": 0.05}, "It waits (costs 5.0 % of the run)"),
         (0.0, {}, "It waits"),
     ],
 )
@@ -84,11 +84,11 @@ def test_less_than_a_tenth_faster_is_a_small_gain(forms, worth, fields, words):
 @pytest.mark.parametrize(
     ("late", "words"),
     [
-        ((3,), "Rank 3 is late: the step waits for the DataLoader's workers (30.0 % to gain)"),
-        ((3, 17), "Ranks 3 and 17 are late: the step waits for the DataLoader's workers (30.0 %)"),
+        ((3,), "Rank 3 is late: the step waits for the DataLoader's workers (costs 30.0 %)"),
+        ((3, 17), "Ranks 3 and 17 are late: the step waits for the DataLoader's workers (costs 30.0 %)"),
         ((3, 5, 17), "Ranks 3, 5 and 17 are late: the step waits for the DataLoader's workers (30.0 %)"),
-        ((3, 5, 8, 17), "4 ranks are late: the step waits for the DataLoader's workers (30.0 % to gain)"),
-        ((), "The step waits for the DataLoader's workers (30.0 % of the step to gain)"),
+        ((3, 5, 8, 17), "4 ranks are late: the step waits for the DataLoader's workers (costs 30.0 %)"),
+        ((), "The step waits for the DataLoader's workers (costs 30.0 % of the step)"),
     ],
 )
 def test_late_ranks_are_named_where_the_finding_is_their_own(forms, late, words):
@@ -160,14 +160,14 @@ def test_a_healthy_run_states_what_was_checked(forms):
     d = replace(d, findings=(small, replace(small, rule="slow-kernel", lost_ns=8 * MS, worth_ns=0.0)))
     assert english(answer(d).checked) == checked  # of a step of 20 ms
     d = replace(d, findings=(replace(small, worth_ns=0.2 * MS), *d.findings[1:]))
-    found = " Largest finding: the usual pause between two queued kernels (1.0 % to gain)."
+    found = " Largest finding: the usual pause between two queued kernels (costs 1.0 %)."
     assert english(answer(d).checked) == checked + found
     assert answer(replace(d, checked=())).checked is None
 
 
 def test_the_diagnosis_carries_the_headline_and_three_lines(forms):
     d = with_words(forms["gaps"])
-    assert d.headline == "The step waits for its batch, loaded in the main process (30.0 % to gain)"
+    assert d.headline == "The step waits for its batch, loaded in the main process (costs 30.0 %)"
     assert d.summary == (
         "GPU stalls: the CPU runs ahead of the GPU except for a few long gaps",
         d.headline,

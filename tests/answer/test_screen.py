@@ -33,7 +33,9 @@ def test_of_an_answer_without_a_change_the_command_that_shows_more_is_named(form
     assert a.next_command == "diagnose trace train.py"
     assert "diagnose trace train.py" in render(bare)
     one = answer(replace(bare, source=replace(bare.source, world_size=8)))
-    assert english(one.no_change) == ("The cause may be on another rank. Analyze the traces of all 8 ranks together:")
+    assert english(one.no_change) == (
+        "The cause may be on another rank, so no predicted step is shown. Analyze the traces of all 8 ranks together:"
+    )
     assert one.next_command == "diagnose analyze FOLDER"
     known = answer(replace(d, prescriptions=()))
     assert (english(known.no_change), known.next_command) == (

@@ -1,6 +1,7 @@
 """Where a thread is while no step ends."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,35 @@ def test_the_line_that_runs_is_shown_after_twenty_seconds_and_each_time_after_tw
         "no step for 81.0 s",
     ]
     assert all(f"{here}" in text and " in look_after, called at " in text for text in said)
+
+
+def test_while_a_module_is_imported_the_import_is_shown(tmp_path, monkeypatch):
+    """The modules are a library's, of which one imports the other; the line is this file's."""
+    wait, said = waiting()
+    library, waits, goes_on = tmp_path / "site-packages", tmp_path / "waits", tmp_path / "goes_on"
+    library.mkdir()
+    (library / "slow_outer.py").write_text("import slow_inner\n", encoding="utf-8")
+    inner = (
+        f"import pathlib, time\npathlib.Path({str(waits)!r}).touch()\n"
+        f"while not pathlib.Path({str(goes_on)!r}).exists():\n    time.sleep(0.01)\n"
+    )
+    (library / "slow_inner.py").write_text(inner, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(library))
+
+    def script():
+        wait.stepped()
+        import slow_outer  # noqa: F401
+
+    thread = threading.Thread(target=script)
+    thread.start()
+    while thread.is_alive() and not waits.exists():
+        time.sleep(0.01)
+    look_after(wait, 21)
+    goes_on.touch()
+    thread.join()
+    assert len(said) == 1
+    assert said[0].startswith("no step for 21.0 s: importing slow_outer at ")
+    assert f"{Path(__file__).name}:" in said[0]
 
 
 def test_a_step_begins_the_wait_again():

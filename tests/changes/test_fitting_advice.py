@@ -155,7 +155,7 @@ def test_torchs_own_optimizer_is_not_to_be_moved():
 def test_a_library_that_runs_inside_a_line_is_called_ahead():
     place = Where("serve.py", 3, "main", library="transformers/image_transforms.py:390 in normalize")
     (p,) = advised("python-stall", INFERENCE, where=(place,))
-    assert p.title == "Call the library at serve.py:3 one step ahead, on a thread of its own"
+    assert p.title == "Call the library at serve.py:3 one step ahead, in a background thread"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_the_most_valuable_of_what_is_left_answers(diagnosis):
     """A step of 87.8 ms: loading is worth 77.5 of it, launches 1.89."""
     found = leave_out(diagnosis, RuleChoice.of(ignore=["data-stall"]))
     assert found.dominant == "launch-bound"
-    words = "the GPU waits for kernel launches (2.2 % of the step to gain)"
+    words = "the GPU waits for kernel launches (costs 2.2 % of the step)"
     assert found.headline == f"Small gains only: {words}"
     assert [card.prescription.rule for card in answer(found).cards] == ["launch-bound"]
     assert found.summary[1] == found.headline

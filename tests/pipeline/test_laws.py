@@ -73,8 +73,8 @@ def possible_step(d):
     if screen.after is not None and not screen.is_measured:
         known = {f.ids: f for f in (*d.waterfall.combinations, *d.waterfall.forecasts)}
         found = known[ids]
-        assert (screen.after.after_ns, screen.after.high_ns) == (found.step_ns, found.high_ns)
-        assert found.low_ns <= screen.after.low_ns <= found.step_ns
+        shown = screen.after
+        assert (shown.after_ns, shown.low_ns, shown.high_ns) == (found.step_ns, found.low_ns, found.high_ns)
     elif ids and d.waterfall is not None and len(d.ranks) < 2:
         is_stated = all(card.prediction.is_promise for card in screen.cards if card.prediction is not None)
         last = {f.ids: f for f in (*d.waterfall.combinations, *d.waterfall.forecasts)}.get(ids)

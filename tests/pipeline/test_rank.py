@@ -133,7 +133,7 @@ def test_without_a_device_less_than_a_tenth_of_the_step_is_listed_but_no_answer(
     answer = r.diagnosis()
     assert ids(answer.findings) == ["host-collective"]
     assert answer.dominant == ("host-collective" if answers else None)
-    said = "The training thread waits for other ranks on the host (10.0 % to gain)"
+    said = "The training thread waits for other ranks on the host (costs 10.0 % of the step)"
     assert answer.headline.startswith(said if answers else "Little found")
 
 

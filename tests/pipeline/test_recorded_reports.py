@@ -130,7 +130,7 @@ def sentences(d):
     if d.dominant is not None:
         first = d.findings[0]
         stated = min(first.worth_ns / d.step_ns if first.share is None else first.share, 1)
-        assert percent(stated) in re.findall(r"\(([<>\d.]+ %)", d.headline)
+        assert percent(stated) in re.findall(r"\((?:costs )?([<>\d.]+ %)", d.headline)
     else:
         assert duration(d.step_ns) in d.headline
         if d.queue is not None:

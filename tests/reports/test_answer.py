@@ -120,7 +120,7 @@ def test_every_colour_stands_out_on_both_pages(forms):
 
 def test_markdown_holds_the_first_screen(forms):
     text = as_markdown(forms["gaps"], answer(forms["gaps"]))
-    assert text.startswith("**GPU stalls: The step waits for its batch, loaded in the main process (30.0 % to gain)**")
+    assert text.startswith("**GPU stalls: The step waits for its batch, loaded in the main process (costs 30.0 %)**")
     assert "20.0 ms → 12.0 ms" in text
     assert "1. **Load batches in worker processes** at" in text
     assert "       num_workers=4," in text

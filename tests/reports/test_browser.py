@@ -109,6 +109,16 @@ def test_a_flame_graph_zooms_by_click_and_follows_the_cause(show, forms):
     assert browser.find_element("id", "flame-note").text.endswith("Python frames were not recorded.")
 
 
+def test_the_flame_graph_opens_on_the_cause_that_the_first_card_takes_away(show, forms):
+    d = forms["gaps"]
+    first, second, *rest = d.findings
+    assert [flame.cause for flame in d.picture.flames] == [first.rule, second.rule]
+    browser = show(replace(d, findings=(second, first, *rest), dominant=second.rule))
+    title = browser.find_element("css selector", ".actions h2").text
+    assert title == next(p.title for p in d.prescriptions if p.rule == second.rule)
+    assert flame(browser)[0] == second.rule
+
+
 def test_a_flame_graph_is_walked_and_searched_by_keyboard(show, forms):
     browser = show(forms["gaps"])
     flame(browser)
@@ -188,13 +198,13 @@ def test_changes_can_be_taken_out_in_any_order(show, forms):
     browser = show(forms["gaps"])
     first, second = browser.find_elements("css selector", "input.change")
     combined = browser.find_element("id", "combined")
-    assert combined.text == "20.0 ms → 12.0 ms (1.67 ×)"
+    assert combined.text == "20.0 ms → 12.0 ms (1.7 ×)"
     first.send_keys(" ")
-    assert combined.text == "20.0 ms → 18.0 ms (1.11 ×)"
+    assert combined.text == "20.0 ms → 18.0 ms (1.1 ×)"
     second.send_keys(" ")
     assert combined.text == "No change: 20.0 ms"
     first.send_keys(" ")
-    assert combined.text == "20.0 ms → 15.0 ms (1.33 ×)"
+    assert combined.text == "20.0 ms → 15.0 ms (1.3 ×)"
 
 
 def test_a_step_of_a_wide_range_has_no_number_whatever_is_taken_out(show, forms):
@@ -210,7 +220,7 @@ def test_a_step_of_a_wide_range_has_no_number_whatever_is_taken_out(show, forms)
     assert combined.text == "20.0 ms → 2.00 ms to 16.0 ms"
     assert last.text.endswith("– 2.00 ms to 16.0 ms")
     box.send_keys(" ")
-    assert combined.text == "20.0 ms → 18.0 ms (1.11 ×)"
+    assert combined.text == "20.0 ms → 18.0 ms (1.1 ×)"
     assert last.text.endswith("18.0 ms")
 
 

@@ -79,7 +79,7 @@ def test_the_first_screen_is_headline_bars_and_actions(forms):
     page = Page(render(forms["gaps"]))
     start = page.text.index("GPU stalls the CPU runs ahead")
     first = page.text[start : page.text.index("Where the step goes", start)]
-    assert "The step waits for its batch, loaded in the main process (30.0 % to gain)" in first
+    assert "The step waits for its batch, loaded in the main process (costs 30.0 %)" in first
     assert "Step now" in first
     assert "Step possible 12.0 ms 1.7 × 12.0 ms to 13.0 ms, 1.5 to 1.7 ×" in first
     assert "saves 5.00 ms per step" in first
@@ -108,7 +108,7 @@ def test_findings_carry_evidence_examples_and_prescriptions(forms):
     assert ["open" in a for a in findings] == [True, *[False] * 5]
     assert "20 of 20 gaps of this kind lie inside" in page.text
     assert "loader = DataLoader( dataset, batch_size=64" in page.text
-    assert text.count('<button type="button" class="copy">') == 2
+    assert text.count('<button type="button" class="copy">') == 3  # of the first card, and of two findings
     assert "vectorized_<wbr>elementwise_<wbr>kernel&lt;<wbr>CUDAFunctor_<wbr>add&gt;" in text
     assert [a["title"] for _, a in page.tags if (a.get("title") or "").startswith("void at::native")]
     assert text.count('class="show"') == 6  # the examples of the step that is drawn
@@ -127,14 +127,16 @@ def test_findings_after_the_first_without_a_saving_are_folded(forms):
     assert '<details class="noted">' not in render(again)
 
 
-def test_of_the_changes_of_a_finding_that_of_its_card_is_open_and_the_others_are_folded(forms):
+def test_the_change_of_the_first_card_is_folded_in_its_finding_and_the_others_after_it(forms):
+    """The card has its code."""
     d = forms["gaps"]
     first = d.prescriptions[0]
     other = replace(first, id="cache-samples", title="Cache the decoded samples", saves_ns=(MS, 2 * MS))
     text = render(replace(d, prescriptions=(other, *d.prescriptions)))
     finding = text[text.index('id="finding-1"') : text.index('id="finding-2"')]
     one, another = re.findall(r'(<details class="also">.*?)?<section class="fix">\s*<h3>(.*?)</h3>', finding, re.DOTALL)
-    assert one == ("", "Load batches in worker processes")
+    assert "The change in full:" in one[0]
+    assert one[1] == "Load batches in worker processes"
     assert another[1] == "Cache the decoded samples"
     assert re.search(r"<summary>Or: Cache the decoded samples · saves .* per step", another[0])
 
@@ -313,7 +315,7 @@ def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
     assert "Run stalls" in page.text
     name = d.legends["periodic-stall"].label
     assert f"Step now 20.0 ms {name} 94.0 % the usual steps 6.0 % Usual step" in page.text
-    assert "1 step in 3 saves a checkpoint (94.0 % of the run to gain)" in page.text
+    assert "1 step in 3 saves a checkpoint (costs 94.0 % of the run)" in page.text
     assert "saving not predicted" in page.text
     known = replace(fix, saves_ns=(14 * MS, 16 * MS), predicted_step_ns=5 * MS, basis="replay")
     page = Page(render(replace(shown, prescriptions=(known,))))

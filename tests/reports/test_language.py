@@ -170,7 +170,7 @@ def test_a_translation_has_the_placeholders_of_its_text():
          "可能改变数值：融合的核函数舍入不同；请比较输出"),
         ("1 step in 3 is much longer: it saves a checkpoint", "每 3 步中有 1 步明显更长：在保存检查点"),
         ("2 launches a step; 100 % of the device tasks were launched onto an empty device.",
-         "每步发起 2 次；100 % 的设备任务发起时设备为空。"),
+         "每步启动 2 次；100 % 的设备任务启动时设备为空。"),
         ("Memory is full: 2 allocations had to empty the cache first", "显存已满：2 次分配不得不先清空缓存"),
         ("Keep AdamW's moments in 8 bits (up to 0.04 GB less at the peak: fits at batch 37)",
          "以 8 位保存 AdamW 的动量（峰值最多减少 0.04 GB：批大小 37 可放下）"),

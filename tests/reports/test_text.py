@@ -166,7 +166,7 @@ def test_a_long_label_squeezes_no_number(forms):
 
 def test_the_first_screen_has_headline_bars_and_actions(forms):
     lines = render(forms["gaps"], width=80).splitlines()
-    assert lines[0].startswith("GPU stalls  The step waits for its batch, loaded in the main process (30.0 % to")
+    assert lines[0].startswith("GPU stalls  The step waits for its batch, loaded in the main process (costs")
     bars = [line for line in lines if line.startswith("  step ")]
     assert bars[0] == "  step now        20.0 ms  " + "█" * 30
     assert bars[1] == "  step possible   12.0 ms  " + "█" * 18 + "  1.7 × (1.5 to 1.7 ×)"

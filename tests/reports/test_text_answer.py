@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from diagnose.answer.screen import answer
+from diagnose.model.diagnosis import PlainSteps
 from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.text import render, render_answer, terminal_text
 
@@ -25,6 +26,20 @@ def test_every_line_of_the_answer_fits(any_form, width):
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_answer_has_at_most_twenty_lines(any_form, width):
     assert len(render_answer(any_form, width=width, written=[PAGE]).splitlines()) <= 20
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_it_has_no_more_with_four_warnings(any_form, width):
+    """Of the changes after the first the titles are left, then the first warnings."""
+    unstable = PlainSteps(45.7e6, 42.1e6, 37.4e6, None, 30, agree=False)
+    source = replace(any_form.source, world_size=8)
+    d = replace(any_form, cpu_wait=0.3, plain_steps=unstable, recording_estimate=0.3, profiler_overhead=None)
+    text = render_answer(replace(d, source=source), width=width, written=[PAGE])
+    assert text.count("\n") <= 20
+    shown = re.findall(r"\n  ! (\w+)|\n  and (\d) more warning", text)
+    cautions = answer(replace(d, source=source)).cautions
+    assert len(cautions) >= 2
+    assert sum(int(more or 1) for _, more in shown) == len(cautions)
 
 
 @pytest.mark.parametrize("width", range(60, 101, 4))
@@ -48,7 +63,7 @@ def test_the_changes_after_the_first_have_a_line_each_where_there_is_little_room
     short = replace(d.prescriptions[0], after="a = 1")
     text = render_answer(replace(d, prescriptions=(short, d.prescriptions[1])), width=100)
     assert "after change 1 (without: up to 2.40 ms) · may change the" in text
-    text = render_answer(replace(d, cpu_wait=0.5), width=80)
+    text = render_answer(replace(d, cpu_wait=0.3), width=80)
     assert "     train.py:42  saves 3.00 ms  after change 1 (without: up to 2.40 ms)\n" in text
     assert "may change the numbers: augmentation draws" in text  # of the first change all is said
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from types import FrameType
 from typing import TypeAlias
 
 from diagnose import __version__
@@ -92,9 +93,22 @@ class StepWait:
         if waited_s < self._next_s or self._is_busy():
             return
         self._next_s *= 2
-        path = list(map(place_of, users_frames(sys._current_frames().get(self._ident))))
+        frame = sys._current_frames().get(self._ident)
+        path = list(map(place_of, users_frames(frame)))
         if path:
-            self._report(f"no step for {duration(waited_s * 1e9)}: running {_named(path)}")
+            module = _imported(frame)
+            doing = f"importing {module} at" if module else "running"
+            self._report(f"no step for {duration(waited_s * 1e9)}: {doing} {_named(path)}")
+
+
+def _imported(frame: FrameType | None) -> str:
+    """Return the module that the innermost line of the user's code is importing, "" if it imports none."""
+    line, module = next(users_frames(frame), None), ""
+    while frame is not None and frame is not line:
+        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename.startswith("<frozen importlib"):
+            module = str(frame.f_locals.get("name", ""))
+        frame = frame.f_back
+    return module
 
 
 def spent_at(taken: Taken | None, since_ns: int) -> str:
