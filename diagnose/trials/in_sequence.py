@@ -10,7 +10,7 @@ certain first, while the budget lasts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple, Protocol
@@ -69,6 +69,7 @@ class Runs(Protocol):
     warm_up: int
     timed: int
     edits: bool  # whether changes can be made in the text of what runs
+    diffs: Mapping[str, str]  # by which changes are made there, by id
     schedule: Schedule
 
     @property
@@ -105,6 +106,9 @@ def in_sequence(
     proving = _Proving(runs, chosen, budget_s, report, recorded)
     try:
         proving.go()
+    except KeyboardInterrupt:
+        proving.result.interrupted = True
+        proving.result.best = gains(proving.result.trials)
     except OriginalsChangedError as stopped:  # what was measured until then stays
         proving.result.notes.append(str(stopped))
         proving.result.best = ()
@@ -273,7 +277,7 @@ class _Proving:
 
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         plan, left = self._plan, self._ends - time.monotonic()
-        self._report(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
+        self._report(f"running it {what}")
         share = 1.0 if not self._longest_s else plan.compiling_share if any_compiles(ids) else 0.0
         patience = max(plan.min_timeout_s, plan.timeout_factor * self._longest_s, share * left)
         timeout_s = min(patience, max(left, plan.last_s))

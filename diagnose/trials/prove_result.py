@@ -9,9 +9,10 @@ from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import together
 from diagnose.trials.trials import is_gain
 
-__all__ = ["ALONE_IS_BEST", "CUT_OFF", "NOTHING_TRIED", "ProveResult", "gains"]
+__all__ = ["ALONE_IS_BEST", "CUT_OFF", "INTERRUPTED", "NOTHING_TRIED", "ProveResult", "gains"]
 
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
+INTERRUPTED = "It was interrupted before it was measured."
 CUT_OFF = "The budget ended while it ran; give --budget more."
 ALONE_IS_BEST = "Together the changes are not a certain gain; the largest alone is."
 
@@ -24,6 +25,7 @@ class ProveResult:
     notes: list[str] = field(default_factory=list)
     best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
     nothing_tried: bool = False  # the budget ended before
+    interrupted: bool = False  # by Ctrl-C: what was known until then is there
 
 
 def gains(trials: Sequence[Trial]) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def test_the_last_line_names_the_page(forms):
 
 def test_trials_are_part_of_the_answer(forms):
     d = forms["trials"]
-    assert "failed compile-fix  It ended with exit code 1." in render_answer(d)
+    assert "not tested  compile-fix  It ended with exit code 1." in render_answer(d)
     text = render_answer(replace(d, trials=d.trials[:1], prescriptions=d.prescriptions[:1], replay_error=None))
     assert "1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical  step 20.0 ms to 14.1 ms" in text
     assert "│" not in text  # what was measured comes before the code
