@@ -107,8 +107,7 @@ def in_sequence(
     try:
         proving.go()
     except KeyboardInterrupt:
-        proving.result.interrupted = True
-        proving.result.best = gains(proving.result.trials)
+        proving.result.interrupt(chosen)
     except OriginalsChangedError as stopped:  # what was measured until then stays
         proving.result.notes.append(str(stopped))
         proving.result.best = ()
