@@ -122,6 +122,8 @@ def by_turns(
     try:
         proving.go(chosen)
     except KeyboardInterrupt:  # while no team takes turns
+        proving.result.interrupted = True
+    if proving.result.interrupted:
         proving.result.interrupt(chosen)
     return proving.result
 
@@ -158,8 +160,6 @@ class _ByTurns:
         self.result.nothing_tried = not self._is_stopped and len(cut_off) + len(left_out) == len(wanted)
         if self.result.nothing_tried:
             self.result.notes.append(NOTHING_TRIED)
-        if self.result.interrupted:
-            self.result.interrupt(chosen)
         if left_out and not self._is_stopped:
             names = ", ".join(each.candidate.id for each in left_out)
             self.result.notes.append(f"The budget ended before {names} could be run; give --budget more.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnose.changes import CHANGES, any_compiles, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
-from diagnose.model.diagnosis import Diagnosis, Facts
+from diagnose.model.diagnosis import Diagnosis, Facts, Prescription
 
 __all__ = [
     "OWN_EDIT",
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 OWN_EDIT = "own-edit"  # in the place of a change's id: the script as its author has edited it
-YOURS = "It is yours to make{why}."
+IN_TEXT = "It is made in the text of a script, so it is tried only where a script is named by its file."
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (
     "compile-model was not run: no finding of this recording prescribes it; asked for by name (--apply compile-model) "
@@ -80,13 +80,20 @@ def candidates(
         p, ratio = prescribed.get(name), None
         if p is not None and p.predicted_step_ns is not None and diagnosis.step_ns > 0:
             ratio = min(max(p.predicted_step_ns / diagnosis.step_ns, 0.0), 1.0)
-        why = p.arguments.get("by_hand") if p is not None else None
-        is_theirs = why or (not asked and name not in made)
-        reason = NO_GPU if name in lacks_gpu else YOURS.format(why=f": {why}" if why else "") if is_theirs else ""
+        is_left = p is not None and (name not in made or p.arguments.get("by_hand"))
+        reason = NO_GPU if name in lacks_gpu else _why_left(p, edits=edits) if p is not None and is_left else ""
         title = p.title if p is not None else "Your edit of the script" if name == OWN_EDIT else CHANGES[name].title
         card = cards.index(name) + 1 if name in cards else 0
         found.append(Candidate(name, title, ratio, reason, card))
     return tuple(sorted(found, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
+
+
+def _why_left(p: Prescription, *, edits: bool) -> str:
+    """Return why a prescription is not tried."""
+    why = p.arguments.get("by_hand")
+    if not why and not edits and trial_method(p.id) == "edited copy":
+        return IN_TEXT
+    return f"It is yours to make: {why}." if why else "It is yours to make."
 
 
 def announced(chosen: Sequence[Candidate]) -> Iterator[str]:
