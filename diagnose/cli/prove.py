@@ -173,7 +173,8 @@ def _proven(
         recorded = runner.folder / "capture" if capture is None else capture
         if capture is None:
             record(runner, (), recorded, budget.left, request.progress)
-        diagnosis = request.chosen(analyze_with_progress([recorded], request.progress))  # of which changes are tried
+        with budget.analysis():
+            diagnosis = request.chosen(analyze_with_progress([recorded], request.progress))  # whose changes are tried
     if starts_own_ranks(diagnosis, runner.command.launcher):
         return diagnosis, ProveResult()
     script = runner.command.file
@@ -190,7 +191,7 @@ def _proven(
     diagnosis = with_trials(diagnosis, result, asked, edits=runner.edits)
     if goes_on:
         try:
-            after = _after(runner, result.best, runner.folder / "after", budget.left, request.progress)
+            after = _after(runner, result.best, runner.folder / "after", budget.for_recording, request.progress)
             diagnosis = replace(diagnosis, after=after)
         except KeyboardInterrupt:
             result.interrupted = True

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 OWN_EDIT = "own-edit"  # in the place of a change's id: the script as its author has edited it
-IN_TEXT = "It is made in the text of a script, so it is tried only where a script is named by its file."
+IN_TEXT = "It is made in the text of a script, so it is tried only if a script is named by its file."
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (
     "compile-model was not run: no finding of this recording prescribes it; asked for by name (--apply compile-model) "

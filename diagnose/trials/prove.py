@@ -61,11 +61,17 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self._ends = time.monotonic() + seconds
         self.recording_s = 0.0  # that the first recording took, with its analysis
+        self.analysis_s = 0.0  # that this analysis took: the last one comes after its recording
 
     @property
     def left(self) -> float:
         """Return the seconds that are left, not below 0."""
         return max(self._ends - time.monotonic(), 0.0)
+
+    @property
+    def for_recording(self) -> float:
+        """Return the seconds that the last recording may take."""
+        return max(self.left - self.analysis_s, 0.0)
 
     @property
     def left_text(self) -> str:
@@ -80,10 +86,17 @@ class Budget:
 
     def records(self, best: Sequence[str], notes: list[str]) -> bool:
         """Return whether the best changes are recorded at the end; where only time forbids it, a note states so."""
-        has_time = self.left > 0 and self.left >= self.recording_s
+        has_time = self.for_recording > 0 and self.left >= self.recording_s
         if best and not has_time:
             notes.append(NO_TIME_AFTER)
         return bool(best) and has_time
+
+    @contextmanager
+    def analysis(self) -> Iterator[None]:
+        """Time the analysis of the first recording."""
+        began = time.monotonic()
+        yield
+        self.analysis_s = time.monotonic() - began
 
     @contextmanager
     def recording(self) -> Iterator[None]:
