@@ -119,7 +119,7 @@ def proven(
     chosen = candidates(diagnosis, asked, edits=runs.edits, diffs=runs.diffs, cards=cards)
     for line in announced(chosen):
         report(line)
-    if not {*cards[:1]} <= {each.id for each in chosen}:
+    if not {*cards[:1]} <= {each.id for each in chosen} and OWN_EDIT not in asked:
         report(f"not trying change 1: {screen.cards[0].prescription.title}. Other changes were asked for.")
     if runs.edits and screen.measure_own and OWN_EDIT not in asked:
         report(f"to measure your own edit of the script: {screen.measure_own}")
