@@ -224,6 +224,8 @@ class _ByTurns:
         for number, each in rows:
             if each.kind != "single":
                 self._add(team.trial(number, each))
+        if self.result.interrupted:
+            return
         whole = next(trial for trial in self.result.trials if trial.kind == "combination")
         better = [(team.ratio(number), each) for number, each in rows if team.beats(number, rows[0][0])]
         if not is_gain(whole) or any(each.kind == "single" for _, each in better):
