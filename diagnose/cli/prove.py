@@ -12,6 +12,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Literal
 
+from diagnose.answer.screen import answer as screen
 from diagnose.capture.process.script import check_utf8
 from diagnose.cli.output import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
@@ -335,9 +336,13 @@ def _write_patch(request: ProveRequest, runner: Runner, diagnosis: Diagnosis, be
     if made.diff:
         apply = command_line(["git", "apply", patch])
         titles = {each.id: each.title for each in (*diagnosis.trials, *diagnosis.prescriptions)}
+        cards = [card.prescription.id for card in screen(diagnosis).cards]
         report(f"wrote {patch}; apply it with {apply}")
         for name in made.done:
-            report(f"{patch} makes {name}: {titles.get(name, name)}")
+            which = f"change {cards.index(name) + 1}" if name in cards else name
+            report(f"{patch} makes {which}: {titles.get(name, name)}")
+        for name in (name for name in cards[:1] if name not in made.done):
+            report(f"{patch} does not make change 1: {titles[name]}")
     for name in (name for name in untried if name in made.done):
         report(f"{name} was not measured; review its part of the diff")
     for name, why in made.left.items():

@@ -98,6 +98,21 @@ def test_an_edit_that_does_not_exist_is_a_sentence(proving):
     assert code == 2
 
 
+@pytest.mark.parametrize(("name", "which"), [("slow_dataset", "makes change 1"), ("loop_optimizer", "")])
+def test_a_patch_says_which_change_it_makes(proving, tmp_path, name, which):
+    script = "from torch.utils.data import DataLoader\n\nfor batch in DataLoader(range(8)):\n    pass\n"
+    (tmp_path / "train.py").write_text(script)
+    options = ("--budget", "200s", "--apply", "load-in-workers", "--write-patch", "fix.patch")
+    _, diagnosis, errors = proving(name, *options, quiet=())
+    assert "+for batch in DataLoader(range(8), num_workers=" in (tmp_path / "fix.patch").read_text()
+    title = next(p["title"] for p in diagnosis["prescriptions"])
+    if which:
+        assert f"diagnose: fix.patch {which}: {title}\n" in errors
+    else:
+        assert "diagnose: fix.patch makes load-in-workers: Load batches" in errors
+        assert f"diagnose: fix.patch does not make change 1: {title}\n" in errors
+
+
 def test_ctrl_c_prints_what_is_known_and_ends_with_130(proving, tmp_path):
     options = ("--budget", "600s", "--apply", "load-in-workers,schedule-gc", "-o", "report.json")
     code, diagnosis, _ = proving("slow_dataset", *options, interrupted=("schedule-gc",))
