@@ -266,8 +266,8 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
         if plan is not None
         else "each time in the working folder itself"
     )
-    seconds = budget_s
-    duration_text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    is_of_minutes = budget_s >= 120 and budget_s % 60 == 0
+    duration_text = f"{budget_s / 60:g} min" if is_of_minutes else f"{budget_s:g} s"
     report(
         f"this runs {command.text} repeatedly for up to {duration_text}, {where}; "
         f"each run is stopped once it has trained for long enough. {runner.enforced.text}"

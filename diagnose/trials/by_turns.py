@@ -144,7 +144,7 @@ class _ByTurns:
     def go(self, chosen: Sequence[Candidate]) -> None:
         for candidate in chosen:
             if candidate.skip_reason:
-                self._add(skipped(candidate))
+                self.result.trials.append(skipped(candidate))
         wanted = [_Wanted(each, (each.id,)) for each in chosen if not each.skip_reason]
         if not wanted:
             return

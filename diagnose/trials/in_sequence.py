@@ -142,7 +142,10 @@ class _Proving:
                 break
             left_out.remove(candidate.id)
             self._waiting -= not candidate.skip_reason
-            self._add(skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,)))
+            if candidate.skip_reason:
+                self.result.trials.append(skipped(candidate))
+            else:
+                self._add(self._measured(candidate, (candidate.id,)))
         cut_off = [trial.id for trial in self.result.trials if trial.failure == CUT_OFF]
         self.result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
         if self.result.nothing_tried:

@@ -124,6 +124,7 @@ def proven(
     if runs.edits and screen.measure_own and OWN_EDIT not in asked:
         report(f"to measure your own edit of the script: {screen.measure_own}")
     if not any(not each.skip_reason for each in chosen):
+        report(f"nothing is tried: {NOTHING_TO_RUN}")
         return ProveResult([skipped(each) for each in chosen], notes=[NOTHING_TO_RUN])
     recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
     return prove(runs, chosen, budget.for_trials, lambda text: report(f"{text} ({budget.left_text})"), recorded)

@@ -75,7 +75,11 @@ def test_the_first_line_says_why_change_1_is_not_tried_and_how_an_own_edit_is_me
     lines = [line.removeprefix("diagnose: ") for line in errors.splitlines()]
     first = lines.index(f"not trying change 1: {title}. It is yours to make.")
     assert lines[first + 1].startswith("to measure your own edit of the script: diagnose prove --against EDITED.py ")
-    assert lines[first - 1].startswith("this runs python train.py repeatedly")
+    assert lines[first - 1].startswith("this runs python train.py repeatedly for up to 15 s, ")
+    assert lines[first + 2].startswith("nothing is tried: No prescription of this diagnosis can be applied")
+    assert sum(title in line for line in lines) == 1
+    _, _, errors = proving("feature_service", "--budget", "150s", quiet=())
+    assert "repeatedly for up to 150 s, " in errors  # not rounded to less
 
 
 def test_what_is_tried_is_named_before_and_each_line_says_how_long_is_left(proving):
