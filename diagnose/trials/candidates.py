@@ -133,7 +133,7 @@ def not_run(
 ) -> tuple[str, ...]:
     """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it.
 
-    Those of which a trial tells are left out.
+    Those that were ``tried``, or skipped with a reason, have none.
     """
     prescribed = [p.id for p in diagnosis.prescriptions]
     left = [name for name in prescribed if name not in tried and not _is_made(name, edits=edits)]
