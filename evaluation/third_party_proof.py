@@ -11,7 +11,7 @@ from diagnose.trials.prove import OWN_RANKS
 __all__ = ["OPEN", "RIGHT", "WRONG", "score_proof"]
 
 RIGHT, WRONG, OPEN = "yes", "no", "n/a"
-BY_HAND = "It is made by hand"  # how a trial begins that was refused for that
+BY_HAND = "It is yours to make"  # how a trial begins that was refused for that
 UNSEEN = 0.01  # of the step: a saving that is so little outside of its range is within it, as far as runs show
 
 

@@ -78,6 +78,8 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
 
 def certainty_words(trial: Trial) -> str:
     """Return that no difference is certain and in which direction the middle lies, "" where one is certain."""
+    if trial.doubt == "interrupted":
+        return tr("not certain yet")
     return tr(CERTAINTY.get(certainty(trial), ""))
 
 

@@ -435,7 +435,7 @@ def _trial(trial: Trial, numbers: str) -> Text:
     words = {"single": "{name}", "combination": "together: {name}"}.get(trial.kind, "together, without {name}")
     name = tr(words, name=one_line(trial.id))
     if trial.failure:
-        return Text.assemble((tr("failed") + " ", "red"), name, (f"  {one_line(trial.failure)}", "dim"))
+        return Text.assemble((tr("not tested") + "  ", "yellow"), name, (f"  {one_line(trial.failure)}", "dim"))
     low, high = trial.interval
     style = {"gain": "green", "loss": "red"}.get(verdict(trial), "yellow")
     sure = certainty_words(trial)

@@ -81,6 +81,9 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
             yield Padding(
                 listed(str(number), *parts, width=5), (number == 1 and (form.has_gap or not is_small), 0, 0, 0)
             )
+        if a.measure_own and form.has_gap and not form.is_brief:
+            yield note(tr("To measure your own edit of the script:"))
+            yield command("  $ ", a.measure_own)
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
     if a.to_try is not None and not (form.is_brief and a.cards):

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": {*GROUND, "trace_reader", "dataflow", "tables", "ranks", "analyzers", "replay", "changes", "answer"},
     "compare": {*GROUND, "trace_reader", "tables", "pipeline", "reports"},
     "monitor": {*GROUND, "capture", "dataflow", "tables", "reports"},
-    "trials": {*GROUND, "capture", "analyzers", "changes", "pipeline", "reports"},
+    "trials": {*GROUND, "capture", "analyzers", "changes", "answer", "pipeline", "reports"},
     "api": {*GROUND, "capture", "monitor", "pipeline", "reports", "trials"},
     "integrations": {*GROUND, "tables", "pipeline", "reports", "monitor", "api"},
     "cli": {

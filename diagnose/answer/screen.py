@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -95,6 +95,7 @@ class Answer:
     view: Words | None = None  # whose step and changes these are, if there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
     no_change: Words | None = None  # that the finding that answers has no card, and why
+    measure_own: str = ""  # the command that measures the author's edit, where a card's change is made by hand
     next_command: str = ""  # that shows more of that finding, "" where no other recording does
     each: Mapping[str, Prediction] = field(default_factory=dict)  # by id: what each change is predicted to do
 
@@ -156,6 +157,7 @@ def answer(d: Diagnosis) -> Answer:
         run_share=_run_share(d),
         no_change=no_change,
         next_command=next_command,
+        measure_own=_measure_own(d, shown),
         each=each,
     )
 
@@ -632,6 +634,15 @@ def _run_share(d: Diagnosis) -> float | None:
     """Return the share of the run that the finding which answers takes, if it rests on all steps of the run."""
     finding = _answering(d)
     return finding.share if finding is not None else None
+
+
+def _measure_own(d: Diagnosis, shown: Sequence[Card]) -> str:
+    """Return the command that measures the author's edit of the script, "" where no card needs one."""
+    by_hand = (p for p in (card.prescription for card in shown) if p.trial_method == "by hand" and not p.diff)
+    command = d.source.command
+    if not command or command.startswith("-m ") or all(p.records_again for p in by_hand):
+        return ""
+    return f"diagnose prove --against EDITED.py {command}"
 
 
 def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words | None, str]:

@@ -66,7 +66,7 @@ def group_of(name: str) -> str:
 def edits_script(name: str) -> bool:
     """Return whether a trial makes a change in the script's text: no patch does, and losses can be compared."""
     change = CHANGES.get(name)
-    if change is None or change.patch is not None or change.edit is None:
+    if change is None or change.patch is not None or not (change.edit or change.edits_expressions):
         return False
     return change.numerics.promise is not None
 

@@ -5,7 +5,7 @@ What it does
     bytes.
 
 What to watch
-    Solvers and long sums may need float64. A trial converts the model and the inputs of its forward.
+    Solvers and long sums may need float64.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.call_arguments import Expression, parsed_call, set_arguments
 from diagnose.changes.common.call_edits import EditedCall, call_of, text_of
-from diagnose.changes.common.change import Change, Patch, Proposal, reduced
-from diagnose.changes.patches import precision
+from diagnose.changes.common.change import Change, Proposal, reduced
 from diagnose.model.locations import at_line, own_place
 from diagnose.model.own_source import parsed_statement, with_parts
 
@@ -109,7 +108,6 @@ CHANGE = Change(
     id="single-precision",
     title="Compute in float32 instead of float64",
     numerics=reduced("numbers keep 7 digits instead of 16; compare the loss curve"),
-    patch=Patch(precision.single_precision, group="autocast"),
     proposal=_proposal,
     applies=lambda _, finding: finding.facts.get("kind") != "float32",  # between 16-bit ends
     edits_expressions=True,

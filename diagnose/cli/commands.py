@@ -189,6 +189,12 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     metavar="ID,…",
     help="Try only these changes. [default: every one that can be applied from outside]",
 )
+@_trial(
+    "--against",
+    is_consent=True,
+    metavar="FILE",
+    help="Measure FILE, a copy of the script with your own edit, against SCRIPT, instead of the prescribed changes.",
+)
 @_trial("--budget", default="10m", metavar="TIME", help="End all runs and recordings within TIME: 90s, 10m or 1h.")
 @_trial(
     "--cwd-mode",

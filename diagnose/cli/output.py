@@ -253,22 +253,44 @@ def _format(path: Path) -> str:
 def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagnosis:
     """Write the diffs that the report shows, and return the diagnosis with the commands that apply them.
 
-    A diff is written where it applies in this folder to the script as it stands now. An existing file is replaced with
-    ``--force`` only; one that cannot be written is named and left out.
+    A diff is written where it applies in this folder to the script as it stands now; the name of its file holds the
+    number that the change has on the first screen. An existing file is replaced with ``--force`` only; one that cannot
+    be written is named and left out.
     """
+<<<<<<< HEAD
     from diagnose.changes.common.separate_diffs import applies_in
 
+||||||| d20b97b8
+=======
+    from diagnose.answer.screen import answer as screen
+
+>>>>>>> w-prove
     commands = {}
+<<<<<<< HEAD
     for p in diagnosis.prescriptions:
         if not p.diff or not applies_in(Path.cwd(), p.diff):
             continue
         file = page.with_name(f"{page.stem}.{p.id}.diff")
+||||||| d20b97b8
+    for p in _applicable(diagnosis):
+        file = page.with_name(f"{page.stem}.{p.id}.diff")
+=======
+    cards = [card.prescription.id for card in screen(diagnosis).cards]
+    for p in _applicable(diagnosis):
+        number = cards.index(p.id) + 1 if p.id in cards else 0
+        part, which = (
+            (f"change-{number}", f"change {number}")
+            if number
+            else ("further", "a further change, which is not on the first screen")
+        )
+        file = page.with_name(f"{page.stem}.{part}.{p.id}.diff")
+>>>>>>> w-prove
         try:
             write_file(file, p.diff, force=request.force)
         except OutputError as error:
             request.progress.report(f"the diff of {p.id} was not written: {error}")
             continue
-        request.progress.report(f"wrote {printable(file)}")
+        request.progress.report(f"wrote {printable(file)}: {which}, {p.title}")
         commands[p.id] = shlex.join(["git", "apply", str(file)])
     found = (replace(p, apply_with=commands.get(p.id, "")) for p in diagnosis.prescriptions)
     return replace(diagnosis, prescriptions=tuple(found))

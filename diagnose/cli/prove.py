@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGINT
 from typing import Literal
 
+from diagnose.answer.screen import answer as screen
 from diagnose.capture.process.script import check_utf8
 from diagnose.cli.output import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
@@ -19,7 +21,7 @@ from diagnose.model.files import Reservation, cannot_write, check_distinct, chec
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
-from diagnose.trials.candidates import arguments_for_edits, arguments_of, check_ids
+from diagnose.trials.candidates import OWN_EDIT, arguments_for_edits, arguments_of, check_ids
 from diagnose.trials.copying import plan_copy
 from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.prove import (
@@ -33,6 +35,7 @@ from diagnose.trials.prove import (
 from diagnose.trials.prove_result import NOTHING_TRIED, ProveResult
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
+from diagnose.trials.source_edits import Edits, diffs_of, with_diffs, write_patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class ProveRequest(Request):
     args: Sequence[str] = ()
     module: bool = False
     apply: Sequence[str] = ()
+    against: str | None = None  # the script as its author has edited it: what is tried, besides what `apply` asks for
     budget: str = "10m"
     cwd_mode: Literal["copy", "same"] = "copy"
     launcher: str = ""
@@ -56,7 +60,9 @@ class ProveRequest(Request):
 
 
 def prove_and_answer(request: ProveRequest) -> int:
-    """Prove and print; return the exit code, 128 and the number of the signal for a run that SIGTERM or SIGHUP ended.
+    """Prove and print; return the exit code, for a run that a signal ended 128 and its number.
+
+    Ctrl-C while changes are tried prints what is known so far.
 
     Raises:
         UsageError: the request makes no sense, or nobody was there to agree to it.
@@ -78,6 +84,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
     files = prepare(request)
     _check_patch(request)
     command, capture = command_of(request)
+    own = _own_edit(request, command)
     first = command.script[0]
     check_utf8(command.cwd if first == "-m" else Path(command.cwd, first).resolve())
     _check_launcher(command)
@@ -95,6 +102,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             plan=plan,
             report=request.progress.report,
             edits=command.script[0] != "-m",
+            own=own,
             limits=_limits(request, private, folder),
         )
         _agree(request, runner, capture, budget_s)
@@ -106,9 +114,11 @@ def _prove_and_answer(request: ProveRequest) -> int:
             answer(diagnosis, request, files)
         finally:  # a report that cannot be written costs no patch
             if request.write_patch:
-                _write_patch(request, command, diagnosis, result.best)
+                _write_patch(request, runner, diagnosis, result.best)
         if keep:
             request.progress.report(f"the output of every run is in {one_line(str(keep))}")
+    if result.interrupted:
+        return 128 + SIGINT
     if runner.changed:
         raise OriginalsChangedError(runner.changed)
     if starts_own_ranks(diagnosis, command.launcher):
@@ -116,6 +126,22 @@ def _prove_and_answer(request: ProveRequest) -> int:
     if result.nothing_tried:
         raise BudgetEndedError(NOTHING_TRIED)
     return 0
+
+
+def _own_edit(request: ProveRequest, command: Command) -> Path | None:
+    """Return the file of --against.
+
+    Raises:
+        UsageError: there is none, or no script that it is an edit of.
+    """
+    if request.against is None:
+        return None
+    own = Path(request.against).absolute()
+    if not own.is_file():
+        raise UsageError(f"Invalid --against: the file {printable(request.against)} does not exist; check the path.")
+    if not command.file.is_file():
+        raise UsageError("--against needs the file of the script that was edited; give its path instead of -m.")
+    return own
 
 
 def _limits(request: ProveRequest, private: Path, results: Path) -> Limits:
@@ -146,24 +172,28 @@ def _proven(
         recorded = runner.folder / "capture" if capture is None else capture
         if capture is None:
             record(runner, (), recorded, budget.left, request.progress)
-        diagnosis = request.chosen(analyze_with_progress([recorded], request.progress))  # of which changes are tried
+        with budget.analysis():
+            diagnosis = request.chosen(analyze_with_progress([recorded], request.progress))  # whose changes are tried
     if starts_own_ranks(diagnosis, runner.command.launcher):
         return diagnosis, ProveResult()
-    script = Path(runner.command.cwd, runner.command.script[0])
+    script = runner.command.file
+    if capture is None and runner.edits:
+        diagnosis = with_diffs(diagnosis, script)
     runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
+    runner.diffs = diffs_of(diagnosis, runner.command.cwd) if runner.edits else {}
+    asked = (*request.apply, *([OWN_EDIT] if runner.own is not None else []))
     try:
-        result = proven(runner, diagnosis, request.apply, budget, request.progress.report)
+        result = proven(runner, diagnosis, asked, budget, request.progress.report)
     except CaptureError as error:
         raise CaptureError(f"{error}{in_the_copy(runner)}") from error
-    goes_on = not runner.changed and budget.records(result.best, result.notes)
-    diagnosis = with_trials(diagnosis, result, request.apply, edits=runner.edits)
-    if capture is None and runner.edits:
-        from diagnose.trials.source_edits import with_diffs  # with libcst, which takes a moment
-
-        diagnosis = with_diffs(diagnosis, script)
+    goes_on = not runner.changed and not result.interrupted and budget.records(result.best, result.notes)
+    diagnosis = with_trials(diagnosis, result, asked, edits=runner.edits)
     if goes_on:
-        after = _after(runner, result.best, runner.folder / "after", budget.left, request.progress)
-        diagnosis = replace(diagnosis, after=after)
+        try:
+            after = _after(runner, result.best, runner.folder / "after", budget.for_recording, request.progress)
+            diagnosis = replace(diagnosis, after=after)
+        except KeyboardInterrupt:
+            result.interrupted = True
     return diagnosis, result
 
 
@@ -234,8 +264,8 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
         if plan is not None
         else "each time in the working folder itself"
     )
-    seconds = budget_s
-    duration_text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    is_of_minutes = budget_s >= 120 and budget_s % 60 == 0
+    duration_text = f"{budget_s / 60:g} min" if is_of_minutes else f"{budget_s:g} s"
     report(
         f"this runs {command.text} repeatedly for up to {duration_text}, {where}; "
         f"each run is stopped once it has trained for long enough. {runner.enforced.text}"
@@ -282,29 +312,36 @@ def _after(
         return None
 
 
-def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
+def _write_patch(request: ProveRequest, runner: Runner, diagnosis: Diagnosis, best: Sequence[str]) -> None:
     """Write what helped, and what no trial can apply, into a diff of the script; name what is left to its author."""
     from diagnose.changes import CHANGES
-    from diagnose.trials.source_edits import write_patch
 
-    report, patch = request.progress.report, str(request.write_patch)
+    report, patch, command = request.progress.report, str(request.write_patch), runner.command
     tried = {name for trial in diagnosis.trials if not trial.failure for name in (trial.ids or (trial.id,))}
     changes = [CHANGES[p.id] for p in diagnosis.prescriptions if p.id in CHANGES]
     writable = [change.id for change in changes if change.patch is None and change.edit is not None]
     untried = [name for name in writable if name not in tried]
-    if not best and not untried:
+    wanted = [name for name in (*best, *untried) if name != OWN_EDIT]
+    if not wanted:
         report(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
         raise UsageError("--write-patch needs a script file; give its path instead of -m.")
-    script = Path(command.cwd, command.script[0])
-    known, device = arguments_for_edits(diagnosis, script), "cuda" if diagnosis.queue else "cpu"
-    arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in (*best, *untried)}
-    written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
-    if written.diff:
+    known, device = arguments_for_edits(diagnosis, command.file), "cuda" if diagnosis.queue else "cpu"
+    arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in wanted}
+    edits = Edits(command.file, command.cwd, runner.diffs, arguments=arguments)
+    made = write_patch(edits, wanted, Path(patch), force=request.force)
+    if made.diff:
         apply = command_line(["git", "apply", patch])
-        report(f"wrote {patch} ({', '.join(written.done)}); apply it with {apply}")
-    for name in (name for name in untried if name in written.done):
+        titles = {each.id: each.title for each in (*diagnosis.trials, *diagnosis.prescriptions)}
+        cards = [card.prescription.id for card in screen(diagnosis).cards]
+        report(f"wrote {patch}; apply it with {apply}")
+        for name in made.done:
+            which = f"change {cards.index(name) + 1}" if name in cards else name
+            report(f"{patch} makes {which}: {titles.get(name, name)}")
+        for name in (name for name in cards[:1] if name not in made.done):
+            report(f"{patch} does not make change 1: {titles[name]}")
+    for name in (name for name in untried if name in made.done):
         report(f"{name} was not measured; review its part of the diff")
-    for name, why in written.left.items():
+    for name, why in made.left.items():
         report(f"{name} must be applied by hand: {why}")

@@ -14,8 +14,8 @@ LANGUAGES: Final = (ENGLISH, "zh")
 REDUCED: Final = ("all_reduce", "reduce_scatter")  # collectives whose results the optimizer needs, and nothing before
 OVERLAPPED: Final = (*REDUCED, "all_gather")  # collectives that a what-if may overlap with computation
 
-Doubt: TypeAlias = Literal["", "noise not known", "measured once", "not repeated", "disturbed"]
-"""Why the result of a trial may be chance: too few runs to know how far equal ones differ, or they did."""
+Doubt: TypeAlias = Literal["", "noise not known", "measured once", "not repeated", "disturbed", "interrupted"]
+"""Why the result of a trial may be chance: too few runs to know how far equal ones differ, or they did; or Ctrl-C."""
 
 TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
 """How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""

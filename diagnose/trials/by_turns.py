@@ -20,7 +20,7 @@ from diagnose.errors import CaptureError
 from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, NOTHING_TRIED, ProveResult, gains
+from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, INTERRUPTED, NOTHING_TRIED, ProveResult, gains
 from diagnose.trials.room import Sized, available_bytes, room_for
 from diagnose.trials.trials import (
     Kind,
@@ -60,6 +60,8 @@ class TurnSchedule:
 
 class LiveForm(Starting, Form, Sized, Protocol):
     """A process of a form."""
+
+    ends: float  # by the monotonic clock: it is waited for no longer
 
     def stop(self) -> None:
         """Ask the script to end."""
@@ -117,7 +119,12 @@ def by_turns(
         NoTurnsError: the unchanged script cannot take turns; nothing was measured.
     """
     proving = _ByTurns(runs, budget_s, report, step_ns)
-    proving.go(chosen)
+    try:
+        proving.go(chosen)
+    except KeyboardInterrupt:  # while no team takes turns
+        proving.result.interrupted = True
+    if proving.result.interrupted:
+        proving.result.interrupt(chosen)
     return proving.result
 
 
@@ -137,7 +144,7 @@ class _ByTurns:
     def go(self, chosen: Sequence[Candidate]) -> None:
         for candidate in chosen:
             if candidate.skip_reason:
-                self._add(skipped(candidate))
+                self.result.trials.append(skipped(candidate))
         wanted = [_Wanted(each, (each.id,)) for each in chosen if not each.skip_reason]
         if not wanted:
             return
@@ -150,14 +157,14 @@ class _ByTurns:
         has_time = left_s - kept_s >= max(self._plan.kept_from_s, _least_s(len(UNCHANGED) + len(wanted), self._step_s))
         left_out = self._measure_each(wanted, self._ends - kept_s * has_time)
         cut_off = [trial for trial in self.result.trials if trial.failure == CUT_OFF]
-        self.result.nothing_tried = not self._runs.changed and len(cut_off) + len(left_out) == len(wanted)
+        self.result.nothing_tried = not self._is_stopped and len(cut_off) + len(left_out) == len(wanted)
         if self.result.nothing_tried:
             self.result.notes.append(NOTHING_TRIED)
-        if left_out and not self._runs.changed:
+        if left_out and not self._is_stopped:
             names = ", ".join(each.candidate.id for each in left_out)
             self.result.notes.append(f"The budget ended before {names} could be run; give --budget more.")
         self.result.best = gains(self.result.trials)
-        if len(self.result.best) > 1 and not self._runs.changed:
+        if len(self.result.best) > 1 and not self._is_stopped:
             self._combine({each.candidate.id: each.candidate for each in wanted})
         if self._runs.changed:
             self.result.notes.append(self._runs.changed)
@@ -166,7 +173,7 @@ class _ByTurns:
     def _measure_each(self, wanted: Sequence[_Wanted], ends: float) -> Sequence[_Wanted]:
         """Measure every candidate, in as many teams as it takes; return those for which there was no time."""
         is_first = True
-        while wanted and not self._runs.changed and (is_first or time.monotonic() < ends):
+        while wanted and not self._is_stopped and (is_first or time.monotonic() < ends):
             try:
                 team, taken = self._measured(wanted, ends)
             except NoTurnsError:
@@ -181,9 +188,15 @@ class _ByTurns:
     def _measured(self, wanted: Sequence[_Wanted], ends: float) -> tuple[_Team, int]:
         """Let a team take turns; return how many of what is wanted had room in it."""
         team = _Team(self._runs, self._plan, ends, self._report)
+        names = ", ".join("+".join(each.ids) for each in wanted)
+        self._report(f"starting the script unchanged, again unchanged as a control, and with {names}")
         try:
             taken = team.start([each.ids for each in wanted], self._step_s)
             team.take_turns(len(wanted) - taken)
+        except KeyboardInterrupt:
+            self.result.interrupted = True
+            self._report("interrupted: ending the runs; what is known so far follows")
+            taken = team.interrupt()
         finally:
             team.kill()
         self.result.notes += [note for note in team.notes if note not in self.result.notes]
@@ -211,6 +224,8 @@ class _ByTurns:
         for number, each in rows:
             if each.kind != "single":
                 self._add(team.trial(number, each))
+        if self.result.interrupted:
+            return
         whole = next(trial for trial in self.result.trials if trial.kind == "combination")
         better = [(team.ratio(number), each) for number, each in rows if team.beats(number, rows[0][0])]
         if not is_gain(whole) or any(each.kind == "single" for _, each in better):
@@ -222,6 +237,10 @@ class _ByTurns:
             self.result.notes.append(f"Without {each.candidate.id} the others give more, so it is left out.")
         for each in wanted[taken:]:
             self.result.notes.append(f"The combination without {each.candidate.id} had no room, so it was not run.")
+
+    @property
+    def _is_stopped(self) -> bool:
+        return bool(self._runs.changed) or self.result.interrupted
 
     def _add(self, trial: Trial) -> None:
         self.result.trials.append(trial)
@@ -265,8 +284,9 @@ class _Team:
         self._failed: dict[int, str] = {}
         self._random = random.Random(0)
         self._step_s = self._ready_s = self._started_s = 0.0
-        self._found, self._is_new = TurnResult(), True
+        self._found, self._is_new, self._why_none = TurnResult(), True, CUT_OFF
         self._num_decided, self._reported_at = 0, time.monotonic()
+        self._is_taking_turns = False  # else a process may be one that has not warmed up
         self.notes: list[str] = []
 
     def start(self, wanted: Sequence[tuple[str, ...]], step_s: float) -> int:
@@ -313,12 +333,22 @@ class _Team:
         unchanged = [number for number in UNCHANGED if self._members[number].process is not None]
         # Without a control there is half of what shows how far processes of one form differ.
         seconds, instances = self._seconds(num_later, 2 if len(unchanged) > 1 else 4)
-        plan = TurnPlan(seconds, instances=instances, seen=lambda found: self._progress(found, seconds))
+        plan = TurnPlan(
+            seconds, instances=instances, seen=lambda found: self._progress(found, seconds), ends=self._ends
+        )
         self._found = take_turns(self._members, unchanged, plan, self._renew, time.monotonic)
         self._failed |= self._found.failed
         if not self._found.estimates[len(UNCHANGED)].num_rounds and 0 in self._found.failed and not self._runs.changed:
             raise NoTurnsError(f"{self._found.failed[0]} So runs follow one another.")
         self._end()
+
+    def interrupt(self) -> int:
+        """End every process after Ctrl-C, with what it has measured in its turns; return how many changes there are."""
+        self._why_none = INTERRUPTED
+        if self._is_taking_turns:
+            self._end()
+        self.kill()
+        return len(self._members) - len(UNCHANGED)
 
     def trial(self, number: int, wanted: _Wanted) -> Trial:
         """Return what a member did."""
@@ -329,7 +359,9 @@ class _Team:
         if failure == CUT_OFF and results:
             failure = ""
         if not failure and (known is None or not known.num_rounds or not results):
-            failure = next((run.failure for run in member.results if run.failure), CUT_OFF)
+            failure = next((run.failure for run in member.results if run.failure), self._why_none)
+        if not failure and ids and not any(run.applied for run in results):
+            failure = nothing_done(results[-1])
         if failure or known is None:
             return replace(skipped(replace(candidate, skip_reason=failure)), ids=ids, kind=kind)
         unchanged = [run for each in UNCHANGED for run in self._members[each].results if run.step_ns]
@@ -340,6 +372,8 @@ class _Team:
         trial = evaluate(candidate, TrialRuns(ids, unchanged, results, unchanged, kind), times)
         if self._found.disturbed:
             return doubted(trial, "disturbed")
+        if self._why_none == INTERRUPTED and known.verdict == "open":
+            return doubted(trial, "interrupted")
         return doubted(trial, "noise not known") if known.num_instances < MIN_INSTANCES else trial
 
     def ratio(self, number: int) -> float:
@@ -404,6 +438,7 @@ class _Team:
             member.process = starting[number] = self._runs.live(
                 number, member.ids, timeout_s=self._timeout_s(member.ids)
             )
+            member.process.ends = self._ends
         began = time.monotonic()
         failed = start_all(starting)
         is_over = time.monotonic() >= self._ends
@@ -422,15 +457,20 @@ class _Team:
         """Start new processes in the place of those that have run; those of the first time are there."""
         if self._is_new:
             self._is_new = False
+            self._is_taking_turns = True
             return {number: self._failed.get(number, "") for number in numbers if self._members[number].process is None}
         self._end()
         if self._runs.changed:
             return dict.fromkeys(UNCHANGED, self._runs.changed)
+        if time.monotonic() + self._started_s > self._ends:
+            return dict.fromkeys(numbers, CUT_OFF)
+        self._is_taking_turns = False
         for number in numbers:
             member = self._members[number]
             if member.ids and member.results[-1].step_ns and not member.results[-1].applied:
                 self._failed[number] = nothing_done(member.results[-1])
         self._begin([number for number in numbers if number not in self._failed])
+        self._is_taking_turns = True
         return {number: self._failed[number] for number in numbers if number in self._failed}
 
     def _end(self) -> None:
@@ -443,7 +483,15 @@ class _Team:
                 member.process = None
 
     def _progress(self, found: TurnResult, seconds: float) -> None:
+        self._found = found
         num, now = len(self._members) - len(UNCHANGED), time.monotonic()
         if num - found.num_open != self._num_decided or now - self._reported_at >= self._plan.report_s:
             self._num_decided, self._reported_at = num - found.num_open, now
-            self._report(f"{self._num_decided} of {num} decided, {max(seconds - found.seconds, 0):.0f} s left")
+            members = range(len(UNCHANGED), len(self._members))
+            known = [(self._members[n], found.estimates[n]) for n in members if n not in found.failed]
+            so_far = ", ".join(
+                f"{'+'.join(member.ids)} {f'{e.ratio:.2f} x so far' if e.num_rounds else 'not known yet'}"
+                for member, e in known
+            )
+            left_s = max(seconds - found.seconds, 0)
+            self._report(f"{self._num_decided} of {num} decided, at most {left_s:.0f} s of turns left: {so_far}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.changes import CHANGES, any_compiles, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
-from diagnose.model.diagnosis import Diagnosis, Facts
+from diagnose.model.diagnosis import Diagnosis, Facts, Prescription
 
 __all__ = [
+    "OWN_EDIT",
     "Candidate",
+    "announced",
     "arguments_for_edits",
     "arguments_of",
     "candidates",
@@ -21,6 +23,8 @@ __all__ = [
     "together",
 ]
 
+OWN_EDIT = "own-edit"  # in the place of a change's id: the script as its author has edited it
+IN_TEXT = "It is made in the text of a script, so it is tried only if a script is named by its file."
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (
     "compile-model was not run: no finding of this recording prescribes it; asked for by name (--apply compile-model) "
@@ -36,26 +40,67 @@ class Candidate:
     title: str
     predicted_ratio: float | None = None  # of the step after the change to the step before
     skip_reason: str = ""  # why it is not even tried
+    card: int = 0  # its number on the first screen, 0 where it is not there
+
+    @property
+    def named(self) -> str:
+        """Return which change it is, by its number on the first screen."""
+        if self.card:
+            return f"change {self.card}: {self.title}"
+        return f"{self.id}, which is not on the first screen: {self.title}"
 
 
-def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = False) -> tuple[Candidate, ...]:
+def candidates(
+    diagnosis: Diagnosis,
+    asked: Sequence[str],
+    *,
+    edits: bool = False,
+    diffs: Collection[str] = (),
+    cards: Sequence[str] = (),
+) -> tuple[Candidate, ...]:
     """Return what to run: the ids asked for, or without any every prescription that a trial can make.
 
     With ``edits`` those count too that are made in the text of the script. What is only also possible runs where it is
     asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
+
+    Args:
+        diagnosis: Has the prescriptions.
+        asked: Ids.
+        edits: Whether the text of the script can be edited.
+        diffs: Ids of the prescriptions that are made by their printed diff.
+        cards: Ids on the first screen, in their order. Without ``asked``, one of them that no trial can make is a
+            candidate that is skipped.
     """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     patches = {name: patch for name in (*asked, *prescribed) if (patch := patch_of(name)) is not None}
     lacks_gpu = {name for name, patch in patches.items() if patch.needs_gpu and diagnosis.queue is None}
     found = []
-    for name in dict.fromkeys(asked or [n for n in prescribed if _is_made(n, edits=edits) and n not in lacks_gpu]):
+    made = {name for name in prescribed if name in diffs or _is_made(name, edits=edits)}
+    for name in dict.fromkeys(asked or [n for n in prescribed if n in cards or (n in made and n not in lacks_gpu)]):
         p, ratio = prescribed.get(name), None
         if p is not None and p.predicted_step_ns is not None and diagnosis.step_ns > 0:
             ratio = min(max(p.predicted_step_ns / diagnosis.step_ns, 0.0), 1.0)
-        why = p.arguments.get("by_hand") if p is not None else None
-        reason = NO_GPU if name in lacks_gpu else f"It is made by hand: {why}." if why else ""
-        found.append(Candidate(name, p.title if p is not None else CHANGES[name].title, ratio, reason))
+        is_left = p is not None and (name not in made or p.arguments.get("by_hand"))
+        reason = NO_GPU if name in lacks_gpu else _why_left(p, edits=edits) if p is not None and is_left else ""
+        title = p.title if p is not None else "Your edit of the script" if name == OWN_EDIT else CHANGES[name].title
+        card = cards.index(name) + 1 if name in cards else 0
+        found.append(Candidate(name, title, ratio, reason, card))
     return tuple(sorted(found, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
+
+
+def _why_left(p: Prescription, *, edits: bool) -> str:
+    """Return why a prescription is not tried."""
+    why = p.arguments.get("by_hand")
+    if not why and not edits and trial_method(p.id) == "edited copy":
+        return IN_TEXT
+    return f"It is yours to make: {why}." if why else "It is yours to make."
+
+
+def announced(chosen: Sequence[Candidate]) -> Iterator[str]:
+    """Yield a line for each change that is tried and for each card that is not, the first card first."""
+    for each in sorted(chosen, key=lambda c: c.card or len(chosen) + 1):
+        named = each.named if each.card or each.id != OWN_EDIT else "your edit"
+        yield f"not trying {named}. {each.skip_reason}" if each.skip_reason else f"trying {named}"
 
 
 def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
@@ -83,10 +128,16 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
             )
 
 
-def not_run(diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = False) -> tuple[str, ...]:
-    """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it."""
+def not_run(
+    diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = False, tried: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it.
+
+    Those that were ``tried``, or skipped with a reason, have none.
+    """
     prescribed = [p.id for p in diagnosis.prescriptions]
-    whys = [f"{name} was not run: no trial can apply it." for name in prescribed if not _is_made(name, edits=edits)]
+    left = [name for name in prescribed if name not in tried and not _is_made(name, edits=edits)]
+    whys = [f"{name} was not run: no trial can apply it." for name in left]
     return tuple(whys) if asked or any_compiles(prescribed) else (*whys, NOT_COMPILED)
 
 
@@ -124,7 +175,9 @@ def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
 
 def _is_made(name: str, *, edits: bool) -> bool:
     """Return whether a trial can make the change: by a patch, or in the script's text if that can be edited."""
-    return trial_method(name) == "patch" or (edits and trial_method(name) == "edited copy")
+    if trial_method(name) != "edited copy":
+        return trial_method(name) == "patch"
+    return edits and CHANGES[name].edit is not None  # else by the diff of a prescription
 
 
 def _advised() -> set[str]:

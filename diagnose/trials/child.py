@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import io
+import linecache
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -21,8 +23,8 @@ from diagnose.capture.process.script import Outcome, StopScript, check_script, r
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
-from diagnose.changes import edits_script, patch_of
-from diagnose.changes.common.change import CannotApply, Log, Undo
+from diagnose.changes import patch_of
+from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute
 from diagnose.errors import DiagnoseError
 from diagnose.model.files import replace_private
 from diagnose.trials.measuring import (
@@ -51,7 +53,11 @@ def main() -> NoReturn:
     undo = _patch(order, log)
     run_it = _trace if order.capture else _measure
     try:
-        with edited(script, order.ids, order.arguments, log, module=module):
+        if order.cannot:
+            raise CannotApply(order.cannot)
+        for made in order.made:
+            log.did(made)
+        with edited(order.sources):
             run = run_it(order, script, module=module)
     except DiagnoseError as error:
         run = TrialResult(failure=str(error))
@@ -87,41 +93,38 @@ def _patch(order: TrialRequest, log: Log) -> list[Undo]:
 
 
 @contextmanager
-def edited(
-    script: Sequence[str], ids: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], log: Log, *, module: bool
-) -> Iterator[None]:
-    """Within the block, whoever opens the script's code gets it with those changes that are made in its text.
+def edited(sources: Mapping[str, str]) -> Iterator[None]:
+    """Within the block, whoever opens, imports or shows one of these files gets the text given for it.
 
-    The file stays as it is.
-
-    Raises:
-        CannotApply: a change cannot be made there; the sentence is the trial's result.
-        UsageError: libcst is not installed, or the script is no Python.
+    The files stay as they are.
     """
-    wanted = [name for name in ids if edits_script(name)]
-    if not wanted or (not module and not Path(script[0]).is_file()):
-        yield
-        return
-    if module:
-        raise CannotApply(f"{wanted[0]} is made in the text of a script, and this is a module.")
-    from diagnose.trials.source_edits import edited_source
+    texts = {os.path.realpath(path): text for path, text in sources.items()}
+    original, get_data, path_stats = io.open_code, SourceFileLoader.get_data, SourceFileLoader.path_stats
 
-    file = Path(script[0])
-    source, done, left = edited_source(file.read_text(encoding="utf-8"), str(file), wanted, arguments)
-    for name, why in left.items():
-        raise CannotApply(f"{name} cannot be made: {why}.")
-    for name in done:
-        log.did(f"{name}, in the text of {file.name}")
-    original, real = io.open_code, os.path.realpath(file)
+    def text_of(path: str) -> str | None:
+        return texts.get(os.path.realpath(path))
 
     def open_code(path: str) -> IO[bytes]:
-        return io.BytesIO(source.encode()) if os.path.realpath(path) == real else original(path)
+        text = text_of(path)
+        return original(path) if text is None else io.BytesIO(text.encode())
 
-    io.open_code = open_code
-    try:
+    def data_of(loader: SourceFileLoader, path: str) -> bytes:
+        text = text_of(path)
+        return get_data(loader, path) if text is None else text.encode()
+
+    def stats_of(loader: SourceFileLoader, path: str) -> Mapping[str, Any]:
+        if text_of(path) is not None:
+            raise OSError  # as of a file without a date: its bytecode is neither read nor written
+        return path_stats(loader, path)
+
+    with ExitStack() as stack:
+        if texts:
+            stack.callback(replace_attribute(io, "open_code", open_code))
+            stack.callback(replace_attribute(SourceFileLoader, "get_data", data_of))
+            stack.callback(replace_attribute(SourceFileLoader, "path_stats", stats_of))
+        for path, text in sources.items():
+            linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
         yield
-    finally:
-        io.open_code = original
 
 
 def _trace(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:

@@ -67,6 +67,7 @@ class InProcess:
     timed: int = 30
     error: BaseException | None = None
     edits: bool = False  # a step function has no text to change
+    diffs: Mapping[str, str] = field(default_factory=dict)
     first_losses: set[float] = field(default_factory=set)  # of the unchanged runs: one, if they start alike
     schedule: Schedule = field(default_factory=Schedule)
     turns: None = None  # patches of torch's classes hold for a whole process
@@ -321,6 +322,8 @@ def prove_runs(
         result = proven(runs, diagnosis, asked, time_left, progress.report)
     except CaptureError as error:
         raise error from runs.error
+    if result.interrupted:
+        raise KeyboardInterrupt
     if len(runs.first_losses) > 1:
         result.notes.append(BEGINS_DIFFERENTLY)
     goes_on = time_left.records(result.best, result.notes)

@@ -10,7 +10,7 @@ certain first, while the budget lasts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple, Protocol
@@ -69,6 +69,7 @@ class Runs(Protocol):
     warm_up: int
     timed: int
     edits: bool  # whether changes can be made in the text of what runs
+    diffs: Mapping[str, str]  # by which changes are made there, by id
     schedule: Schedule
 
     @property
@@ -105,6 +106,8 @@ def in_sequence(
     proving = _Proving(runs, chosen, budget_s, report, recorded)
     try:
         proving.go()
+    except KeyboardInterrupt:
+        proving.result.interrupt(chosen)
     except OriginalsChangedError as stopped:  # what was measured until then stays
         proving.result.notes.append(str(stopped))
         proving.result.best = ()
@@ -139,7 +142,10 @@ class _Proving:
                 break
             left_out.remove(candidate.id)
             self._waiting -= not candidate.skip_reason
-            self._add(skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,)))
+            if candidate.skip_reason:
+                self.result.trials.append(skipped(candidate))
+            else:
+                self._add(self._measured(candidate, (candidate.id,)))
         cut_off = [trial.id for trial in self.result.trials if trial.failure == CUT_OFF]
         self.result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
         if self.result.nothing_tried:
@@ -273,7 +279,7 @@ class _Proving:
 
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         plan, left = self._plan, self._ends - time.monotonic()
-        self._report(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
+        self._report(f"running it {what}")
         share = 1.0 if not self._longest_s else plan.compiling_share if any_compiles(ids) else 0.0
         patience = max(plan.min_timeout_s, plan.timeout_factor * self._longest_s, share * left)
         timeout_s = min(patience, max(left, plan.last_s))

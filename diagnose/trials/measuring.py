@@ -55,6 +55,9 @@ class TrialRequest:
     step_on: str = "auto"
     capture: str = ""  # a folder: trace the script into it instead of timing it
     capture_s: float | None = None  # most seconds of recording, from the first step on
+    sources: Mapping[str, str] = field(default_factory=dict)  # path: the text that is run or imported instead
+    made: tuple[str, ...] = ()  # the changes in it, a line for each
+    cannot: str = ""  # why its changes cannot be made: the trial's result
     turns: str = ""  # the path of a unix socket: time the steps in blocks that it asks for, see diagnose.trials.turn
 
     def write(self, path: Path) -> None:
@@ -65,7 +68,7 @@ class TrialRequest:
     def read(cls, path: Path) -> TrialRequest:
         """Read what ``write`` wrote."""
         values = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**values, "ids": tuple(values["ids"])})
+        return cls(**{**values, "ids": tuple(values["ids"]), "made": tuple(values["made"])})
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from diagnose.answer.screen import answer
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.trials.by_turns import NoTurnsError, by_turns
-from diagnose.trials.candidates import Candidate, candidates, not_run
+from diagnose.trials.candidates import OWN_EDIT, Candidate, announced, candidates, not_run
 from diagnose.trials.in_sequence import Recorded, Runs, Schedule, in_sequence
 from diagnose.trials.prove_result import ProveResult
+from diagnose.trials.trials import skipped
 
 __all__ = [
     "OWN_RANKS",
@@ -59,11 +61,22 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self._ends = time.monotonic() + seconds
         self.recording_s = 0.0  # that the first recording took, with its analysis
+        self.analysis_s = 0.0  # that this analysis took: the last one comes after its recording
 
     @property
     def left(self) -> float:
         """Return the seconds that are left, not below 0."""
         return max(self._ends - time.monotonic(), 0.0)
+
+    @property
+    def for_recording(self) -> float:
+        """Return the seconds that the last recording may take."""
+        return max(self.left - self.analysis_s, 0.0)
+
+    @property
+    def left_text(self) -> str:
+        """Return how long is left, in words."""
+        return f"{self.left:.0f} s of the budget left"
 
     @property
     def for_trials(self) -> float:
@@ -73,10 +86,17 @@ class Budget:
 
     def records(self, best: Sequence[str], notes: list[str]) -> bool:
         """Return whether the best changes are recorded at the end; where only time forbids it, a note states so."""
-        has_time = self.left > 0 and self.left >= self.recording_s
+        has_time = self.for_recording > 0 and self.left >= self.recording_s
         if best and not has_time:
             notes.append(NO_TIME_AFTER)
         return bool(best) and has_time
+
+    @contextmanager
+    def analysis(self) -> Iterator[None]:
+        """Time the analysis of the first recording."""
+        began = time.monotonic()
+        yield
+        self.analysis_s = time.monotonic() - began
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -89,16 +109,25 @@ class Budget:
 def proven(
     runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, report: Callable[[str], None]
 ) -> ProveResult:
-    """Run what was asked for, or what the diagnosis prescribes.
+    """Run what was asked for, or what the diagnosis prescribes, after a line for each of them.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    chosen = candidates(diagnosis, asked, edits=runs.edits)
-    if not chosen:
-        return ProveResult(notes=[NOTHING_TO_RUN])
+    screen = answer(diagnosis)
+    cards = [card.prescription.id for card in screen.cards]
+    chosen = candidates(diagnosis, asked, edits=runs.edits, diffs=runs.diffs, cards=cards)
+    for line in announced(chosen):
+        report(line)
+    if not {*cards[:1]} <= {each.id for each in chosen} and OWN_EDIT not in asked:
+        report(f"not trying change 1: {screen.cards[0].prescription.title}. Other changes were asked for.")
+    if runs.edits and screen.measure_own and OWN_EDIT not in asked:
+        report(f"to measure your own edit of the script: {screen.measure_own}")
+    if not any(not each.skip_reason for each in chosen):
+        report(f"nothing is tried: {NOTHING_TO_RUN}")
+        return ProveResult([skipped(each) for each in chosen], notes=[NOTHING_TO_RUN])
     recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
-    return prove(runs, chosen, budget.for_trials, report, recorded)
+    return prove(runs, chosen, budget.for_trials, lambda text: report(f"{text} ({budget.left_text})"), recorded)
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
@@ -110,7 +139,8 @@ def with_trials(
     diagnosis: Diagnosis, result: ProveResult, asked: Sequence[str] = (), *, edits: bool = False
 ) -> Diagnosis:
     """Return the diagnosis with the trials, and with a note for what was not run; ``asked`` are the ids asked for."""
-    notes = [*result.notes, *not_run(diagnosis, asked, edits=edits)]
+    tried = [trial.id for trial in result.trials]
+    notes = [*result.notes, *not_run(diagnosis, asked, edits=edits, tried=tried)]
     return replace(diagnosis, trials=tuple(result.trials), trust=(*diagnosis.trust, *map(Note, notes)))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from diagnose.capture.process.process import kill_marked
 from diagnose.changes import any_compiles
-from diagnose.errors import CaptureError, InputError, OriginalsChangedError, UsageError
+from diagnose.errors import CaptureError, DiagnoseError, InputError, OriginalsChangedError, UsageError
 from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.text.masking import MASK, mask_command
 from diagnose.text.plain_text import clean, middle, one_line
@@ -29,6 +29,7 @@ from diagnose.trials.launch import Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.run_folder import VARIABLE
+from diagnose.trials.source_edits import Edits, edited_files
 from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 
@@ -97,6 +98,8 @@ class Runner:
     report: Callable[[str], None] = lambda _text: None
     changed: str = ""
     edits: bool = True  # whether changes can be made in the script's text
+    diffs: Mapping[str, str] = field(default_factory=dict)  # by which changes are made in it, by id
+    own: Path | None = None  # the script as its author has edited it
     limits: Limits | None = None
     schedule: Schedule = field(default_factory=Schedule)
     grace_s: float = 5.0  # between asking a process to end and ending it
@@ -147,7 +150,7 @@ class Runner:
         return TurnProcess(
             self._launch(folder, place, ids),
             folder,
-            self._order(folder, ids),
+            self._order(folder, ids, place),
             self._private / f"s{self.num_runs}",
             lambda run: self._finished(run, folder, place),
             timeout_s,
@@ -183,7 +186,7 @@ class Runner:
     def _run(self, ids: Sequence[str], timeout_s: float, **capture: Any) -> TrialResult:  # fields of the request
         folder = self._new_folder(ids)
         place = self._restored(0)
-        order = self._order(folder, ids, **capture)
+        order = self._order(folder, ids, place, **capture)
         began = time.monotonic()
         self.last_log = folder / "output.log"
         code, last = self._wait(self._launch(folder, place, ids), folder, order, timeout_s)
@@ -198,7 +201,21 @@ class Runner:
         folder.mkdir(parents=True)
         return folder
 
-    def _order(self, folder: Path, ids: Sequence[str], **more: Any) -> TrialRequest:  # fields of the request
+    def _order(
+        self,
+        folder: Path,
+        ids: Sequence[str],
+        place: Place | None,
+        **more: Any,  # fields of the request
+    ) -> TrialRequest:
+        cwd, copy = self.command.cwd, None if place is None else place.copy.path
+        try:
+            files, made = edited_files(Edits(self.command.file, cwd, self.diffs, self.own, self.arguments), ids)
+            texts = {str(path): text for path, text in files.items()}
+            more["sources"] = {path if copy is None else in_copy(path, cwd, copy): t for path, t in texts.items()}
+            more["made"] = made
+        except DiagnoseError as error:
+            more["cannot"] = str(error)
         return TrialRequest(
             result=str(folder / "result.json"),
             ids=tuple(ids),

@@ -16,24 +16,39 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.changes import CHANGES
-from diagnose.changes.common.change import AddStatement, EditLoop
+from diagnose.changes import CHANGES, edits_script, patch_of
+from diagnose.changes.common.change import AddStatement, CannotApply, EditLoop
 from diagnose.changes.common.prescribe import also_possible
-from diagnose.changes.common.separate_diffs import separated
+from diagnose.changes.common.separate_diffs import applies_in, files_of, patched, separated
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
 from diagnose.model.locations import Where
 from diagnose.text.masking import mask_code
-from diagnose.trials.candidates import lines_of
+from diagnose.trials.candidates import OWN_EDIT, lines_of
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis, Prescription
 
-__all__ = ["Written", "edited_source", "file_diff", "with_diffs", "write_patch"]
+__all__ = ["Edits", "Written", "diffs_of", "edited_files", "edited_source", "file_diff", "with_diffs", "write_patch"]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """How changes are made in the text of the script and its modules."""
+
+    script: Path
+    cwd: Path = field(default_factory=Path.cwd)  # of its run, from which diffs name files
+    diffs: Mapping[str, str] = field(default_factory=dict)  # as printed, by the id of the change
+    own: Path | None = None  # the script as its author has edited it
+    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # of the other changes, by id
+
+    def turn_of(self, name: str) -> int:
+        """Return when a change is made: the script's other text first, then what goes by lines, then diffs."""
+        return 0 if name == OWN_EDIT else 2 if name in self.diffs else 1
 
 
 @dataclass(frozen=True)
@@ -45,31 +60,74 @@ class Written:
     left: Mapping[str, str]  # id: why it has to be written by hand
 
 
-def write_patch(
-    script: Path,
-    wanted: Sequence[str],
-    arguments: Mapping[str, Mapping[str, object]],
-    patch: Path,
-    *,
-    force: bool = False,
-) -> Written:
-    """Write the diff of the script with these changes to ``patch``, if there are any.
+def write_patch(edits: Edits, wanted: Sequence[str], patch: Path, *, force: bool = False) -> Written:
+    """Write the diff of the script and its modules with these changes to ``patch``, if there are any.
 
     Raises:
         UsageError: libcst is not installed, or the script is no Python that it can parse.
         OutputError: ``patch`` exists already and ``force`` is off, or it cannot be written.
     """
-    try:
-        before = script.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{script} cannot be read as Python source ({error}); no patch can be made of it.") from error
-    after, done, left = edited_source(before, str(script), wanted, arguments)
-    here, path = Path.cwd(), script.resolve()  # git applies the patch in the working folder
-    name = path.relative_to(here).as_posix() if path.is_relative_to(here) else script.name
-    diff = file_diff(before, after, name)
+    texts, done, left = dict[Path, str](), [], dict[str, str]()
+    for name in sorted(wanted, key=edits.turn_of):
+        try:
+            _edit(texts, name, edits)
+        except CannotApply as why:
+            left[name] = str(why).removeprefix(f"{name} cannot be made: ").rstrip(".")
+        else:
+            done.append(name)
+    diff = "".join(file_diff(_text(path), after, _name_of(path)) for path, after in texts.items())
     if diff:
         write_file(patch, diff, force=force)
-    return Written(diff, done, left)
+    return Written(diff, tuple(done), left)
+
+
+def _name_of(path: Path) -> str:
+    """Return a file's name from the working folder, in which git applies the patch."""
+    here, path = Path.cwd(), path.resolve()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
+
+
+def edited_files(edits: Edits, ids: Sequence[str]) -> tuple[dict[Path, str], tuple[str, ...]]:
+    """Return the text of each file that these changes edit, and a line for each change that edits one.
+
+    Raises:
+        CannotApply: a change cannot be made; the sentence is the trial's result.
+        UsageError: libcst is not installed, or the script is no Python.
+    """
+    texts: dict[Path, str] = {}
+    wanted = [name for name in ids if name in edits.diffs or name == OWN_EDIT or edits_script(name)]
+    return texts, tuple(_edit(texts, name, edits) for name in sorted(wanted, key=edits.turn_of))
+
+
+def _edit(texts: dict[Path, str], name: str, edits: Edits) -> str:
+    """Make one change in the texts of its files; return how."""
+    script, cwd = edits.script, edits.cwd
+    if not script.is_file():
+        raise CannotApply(f"{name} is made in the text of a script, and this is a module.")
+    if name == OWN_EDIT:
+        if edits.own is None:
+            raise CannotApply(f"{OWN_EDIT} needs --against FILE, the script with your edit.")
+        texts[script] = _text(edits.own)
+        return f"your edit, {edits.own.name}"
+    diff = edits.diffs.get(name, "")
+    for file in files_of(diff):
+        after = patched(texts.get(cwd / file) or _text(cwd / file), file, diff)
+        if after is None:
+            raise CannotApply(f"{name} cannot be made: its diff does not fit {file}.")
+        texts[cwd / file] = after
+    if diff:
+        return f"{name}, the printed diff of {', '.join(files_of(diff))}"
+    texts[script], _, left = edited_source(texts.get(script) or _text(script), str(script), [name], edits.arguments)
+    if left:
+        raise CannotApply(f"{name} cannot be made: {left[name]}.")
+    return f"{name}, in the text of {script.name}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read as Python source ({error}); no change can be made in it.") from error
 
 
 def file_diff(before: str, after: str, name: str) -> str:
@@ -113,6 +171,12 @@ def edited_source(
             done.append(name)
             tree = changed
     return tree.code, tuple(done), left
+
+
+def diffs_of(diagnosis: Diagnosis, cwd: Path) -> dict[str, str]:
+    """Return the printed diffs by which a trial makes changes: those that no patch makes and that apply there."""
+    found = (p for p in diagnosis.prescriptions if p.diff and patch_of(p.id) is None)
+    return {p.id: p.diff for p in found if not p.arguments.get("by_hand") and applies_in(cwd, p.diff)}
 
 
 def with_diffs(diagnosis: Diagnosis, script: Path) -> Diagnosis:

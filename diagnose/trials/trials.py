@@ -9,7 +9,8 @@ from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.change import Promise
+from diagnose.changes.common.change import Numerics as ChangedNumerics
+from diagnose.changes.common.change import Promise, other_training
 from diagnose.model.diagnosis import Trial
 from diagnose.model.limits import MAX_LOSSES, Doubt
 from diagnose.model.statistics import middle_step, noise_of, shows_no_difference, speed_up
@@ -48,6 +49,7 @@ DOUBTS: Mapping[Doubt, str] = {
     "noise not known": "There was no time to see how far equal runs differ, so nothing is certain; give --budget more.",
     "disturbed": "Unchanged copies of the script differed for certain while it was measured, so nothing is.",
     "measured once": ("It was measured once only, since the budget was used up; raise --budget to measure it again."),
+    "interrupted": "It was interrupted, so this is not certain yet.",
     "not repeated": "A second pair of runs was not as certain, so the first may have been chance.",
 }
 OTHER_DRAWS = (
@@ -199,8 +201,13 @@ def sentence(trial: Trial) -> str:
 
 def loosest(ids: Sequence[str]) -> Promise:
     """Return the promise of several changes together: that of the one which changes the numbers most."""
-    promises = (CHANGES[name].numerics.promise or "reduced" for name in ids)
+    promises = (numerics.promise or "reduced" for numerics in map(_numerics, ids))
     return max(promises, key=list(ALLOWED).index, default="identical")
+
+
+def _numerics(name: str) -> ChangedNumerics:
+    """Return what a change does to the numbers; of the author's own edit nothing is promised."""
+    return CHANGES[name].numerics if name in CHANGES else other_training("")
 
 
 def _left_alone(run: TrialResult) -> list[str]:
@@ -243,7 +250,7 @@ def _parity(
     baselines: Sequence[TrialResult],
 ) -> Parity:
     """Return what the losses show, as far as the changes draw the same random numbers as the script without them."""
-    promise, numerics = loosest(ids), [CHANGES[name].numerics for name in ids]
+    promise, numerics = loosest(ids), [_numerics(name) for name in ids]
     changed = [run.losses for run in variants]
     parity = compare_losses(unchanged, changed, promise)
     epochs = [run.first_epoch for run in (*baselines, *variants) if run.first_epoch is not None]

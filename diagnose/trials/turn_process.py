@@ -21,6 +21,7 @@ from diagnose.errors import CaptureError
 from diagnose.trials.guard import descendants
 from diagnose.trials.launch import Launch, last_line, read_result
 from diagnose.trials.measuring import TrialRequest, TrialResult
+from diagnose.trials.prove_result import CUT_OFF
 from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.turn import MAX_MESSAGE_BYTES
 from diagnose.trials.turns import ScriptEndedError
@@ -45,6 +46,7 @@ class TurnProcess:
     socket_path: Path  # 108 bytes at most
     finish: Callable[[TrialResult], TrialResult] = lambda run: run  # once it has ended
     timeout_s: float = 300.0  # until it is ready, and for each block: compiling takes long, hanging takes for ever
+    ends: float = inf  # of the budget, by the monotonic clock: no answer is waited for any longer
     imported_s: float = 0.0  # until torch was imported
     ready_s: float = 0.0  # from then until the warm-up was over
     device_free: int | None = None  # bytes when it was ready, None without a device
@@ -230,6 +232,8 @@ class TurnProcess:
         assert self._guard is not None, "it was started"
         if self._guard.poll() is not None:
             raise self._end_of_script()
+        if time.monotonic() > self.ends:
+            raise CaptureError(CUT_OFF)
         if time.monotonic() > until:
             raise CaptureError(f"It did not answer within {self.timeout_s:.0f} s.")
 

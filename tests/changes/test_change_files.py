@@ -254,8 +254,8 @@ def test_most_changes_can_be_proved():
     # Named one by one: of these a trial runs a copy of the script with the diff applied, so each is reviewed
     # once. Derived from patch and edit, the set would repeat `trial_method`.
     assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
-        "clip-in-update", "defer-sync", "eight-bit-optimizer", "make-on-device", "no-contiguous", "remove-synchronize",
-        "save-in-background", "shard-optimizer", "stay-on-device",
+        "cheaper-sample", "clip-in-update", "defer-sync", "eight-bit-optimizer", "make-on-device", "no-contiguous",
+        "remove-synchronize", "save-in-background", "shard-optimizer", "single-precision", "stay-on-device",
     }  # fmt: skip
 
 

@@ -148,14 +148,3 @@ def test_the_environment_is_cleared():
         "PYTORCH_NO_CUDA_MEMORY_CACHING": None,
         "PYTORCH_NO_HIP_MEMORY_CACHING": None,
     }
-
-
-def test_a_model_of_float64_computes_in_float32(patched):
-    log = patched("single-precision")
-    model = nn.Linear(2, 2).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss = model(torch.ones(1, 2, dtype=torch.float64)).sum()
-    loss.backward()
-    optimizer.step()
-    assert (loss.dtype, model.weight.dtype, model.weight.grad.dtype) == (torch.float64, torch.float32, torch.float32)
-    assert log.done == ["Linear computes in float32"]

@@ -60,7 +60,7 @@ def test_report_and_diffs_lie_next_to_the_capture_that_was_named(diagnosed, monk
     assert trace.trace_and_answer(request) == 0
     assert [str(file) for file in Path().rglob("*.html")] == [page]
     (diff,) = Path().rglob("*.diff")
-    assert diff == Path(page).with_suffix(".fuse.diff")
+    assert diff == Path(page).with_suffix(".change-1.fuse.diff")
     assert f"$ git apply {diff}" in capsys.readouterr().out
 
 
@@ -73,7 +73,7 @@ def test_the_printed_command_makes_the_change(diagnosed, tmp_path, in_repository
     subprocess.run(shlex.split(command), check=True)
     done = subprocess.run([sys.executable, "a folder/train.py"], capture_output=True, text=True, check=True)
     assert done.stdout == "(3,) {'fused': True}\n"
-    assert "an excerpt; git apply report.fuse.diff makes the change" in shown
+    assert "an excerpt; git apply report.change-1.fuse.diff makes the change" in shown
 
 
 def test_a_trace_writes_it_beside_its_report(diagnosed, monkeypatch, capsys):
@@ -83,26 +83,31 @@ def test_a_trace_writes_it_beside_its_report(diagnosed, monkeypatch, capsys):
     assert trace.trace_and_answer(request) == 0
     (page,) = Path().glob("diagnose-report-*.html")
     (file,) = Path().glob("*.diff")
-    assert file.name == f"{page.stem}.fuse.diff"
+    assert file.name == f"{page.stem}.change-1.fuse.diff"
     assert f"$ git apply {file}" in capsys.readouterr().out
     assert trace.trace_and_answer(replace(request, output="report.json")) == 0
     assert list(Path().glob("*.diff")) == [file]  # without a page there is none
 
 
-def test_the_diff_of_an_alternative_is_a_file_too(diagnosed):
-    other = replace(diagnosed.prescriptions[0], id="other", saves_ns=(0.0, 1.0 * MS))
-    both = with_diff_files(replace(diagnosed, prescriptions=(*diagnosed.prescriptions, other)), PAGE, QUIET)
-    assert [p.apply_with for p in both.prescriptions] == [f"git apply report.{name}.diff" for name in ("fuse", "other")]
-    assert Path("report.other.diff").read_text() == other.diff
+def test_the_diff_of_an_alternative_is_a_file_that_is_not_taken_for_the_first_change(diagnosed, capsys):
+    other = replace(diagnosed.prescriptions[0], id="other", title="Do other", saves_ns=(0.0, 1.0 * MS))
+    both = with_diff_files(replace(diagnosed, prescriptions=(*diagnosed.prescriptions, other)), PAGE, Request())
+    files = ["report.change-1.fuse.diff", "report.further.other.diff"]
+    assert [p.apply_with for p in both.prescriptions] == [f"git apply {file}" for file in files]
+    assert Path(files[1]).read_text() == other.diff
+    assert capsys.readouterr().err.splitlines() == [
+        "diagnose: wrote report.change-1.fuse.diff: change 1, Fuse",
+        "diagnose: wrote report.further.other.diff: a further change, which is not on the first screen, Do other",
+    ]
 
 
 def test_a_file_that_exists_stays_as_it_is(diagnosed):
-    file = Path("report.fuse.diff")
+    file = Path("report.change-1.fuse.diff")
     file.write_text("mine")
     (left,) = with_diff_files(diagnosed, PAGE, QUIET).prescriptions
     assert (file.read_text(), left.apply_with) == ("mine", "")
     (made,) = with_diff_files(diagnosed, PAGE, replace(QUIET, force=True)).prescriptions
-    assert (file.read_text(), made.apply_with) == (made.diff, "git apply report.fuse.diff")
+    assert (file.read_text(), made.apply_with) == (made.diff, "git apply report.change-1.fuse.diff")
 
 
 @pytest.mark.parametrize("after", [CODE.replace("epoch", "i"), CODE.replace("\n", "\r\n"), None])
@@ -110,7 +115,7 @@ def test_a_diff_that_does_not_apply_here_is_not_written(diagnosed, after):
     script = Path("a folder/train.py")
     script.unlink() if after is None else script.write_bytes(after.encode())
     assert with_diff_files(diagnosed, PAGE, QUIET) == diagnosed
-    assert not Path("report.fuse.diff").exists()
+    assert not Path("report.change-1.fuse.diff").exists()
 
 
 @pytest.mark.parametrize(

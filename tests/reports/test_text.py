@@ -118,7 +118,7 @@ def test_trials_show_their_interval(forms):
     text = render(forms["trials"])
     assert "1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical  step 20.0 ms to 14.1 ms" in text
     assert "(predicted 15.0 ms)" in " ".join(text.split())
-    assert "failed compile-fix  It ended with exit code 1." in text
+    assert "not tested  compile-fix  It ended with exit code 1." in text
     assert "together, without data-stall-fix" in text
 
 

@@ -139,8 +139,28 @@ def test_the_last_line_names_the_page(forms):
 
 def test_trials_are_part_of_the_answer(forms):
     d = forms["trials"]
-    assert "failed compile-fix  It ended with exit code 1." in render_answer(d)
+    assert "not tested  compile-fix  It ended with exit code 1." in render_answer(d)
     text = render_answer(replace(d, trials=d.trials[:1], prescriptions=d.prescriptions[:1], replay_error=None))
     assert "1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical  step 20.0 ms to 14.1 ms" in text
     assert "│" not in text  # what was measured comes before the code
     assert "\nTrials\n" not in render_answer(forms["gaps"])
+
+
+def test_what_was_interrupted_is_not_certain_yet(forms):
+    d = forms["trials"]
+    trial = replace(d.trials[0], interval=(0.9, 1.6), doubt="interrupted")
+    assert "(0.90 to 1.60)  data-stall-fix  not certain yet  numbers" in render_answer(replace(d, trials=(trial,)))
+
+
+def test_of_a_change_by_hand_the_screen_has_the_command_that_measures_the_edit(forms):
+    d = forms["gaps"]
+    command = "$ diagnose prove --against EDITED.py train.py --epochs 3"
+
+    def shown(**fields):
+        fix = replace(d.prescriptions[0], diff="", **fields)
+        source = replace(d.source, command="train.py --epochs 3")
+        return render(replace(d, prescriptions=(fix,), waterfall=None, findings=d.findings[:1], source=source))
+
+    assert f"To measure your own edit of the script:\n  {command}\n" in shown(trial_method="by hand")
+    assert command not in shown(trial_method="patch")
+    assert command not in shown(trial_method="by hand", records_again=True)

@@ -41,7 +41,8 @@ def test_its_page_begins_as_the_report_does(name):
 @every_change
 def test_prove_runs_what_its_page_says_it_makes(name):
     diagnosis = SimpleNamespace(prescriptions=(prescribed(name),), step_ns=20.0 * MS, queue=object())
-    is_run = bool(candidates(diagnosis, (), edits=True))
+    diffs = [name] if CHANGES[name].edits_expressions else []
+    is_run = bool(candidates(diagnosis, (), edits=True, diffs=diffs))
     assert is_run == (trial_method(name) != "by hand")
     if is_run:
         check_ids([name])
@@ -62,4 +63,5 @@ def test_the_report_offers_no_trial_of_what_is_made_by_hand(forms):
     assert "so not among them" not in report(forms, [makes])
     alone = report(forms, [author])
     assert "all of them are made by hand" in alone
-    assert "diagnose prove" not in alone
+    assert "To measure your own edit of the script: diagnose prove --against EDITED.py" in alone
+    assert "To measure your own edit" not in report(forms, [makes])

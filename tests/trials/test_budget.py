@@ -52,3 +52,13 @@ def test_without_a_gain_nothing_is_recorded_and_nothing_is_said_of_it(clock):
     clock.now += 61
     assert not budget.records((), notes)
     assert not notes
+
+
+def test_the_last_recording_leaves_time_for_its_analysis(clock):
+    budget = Budget(60)
+    with budget.analysis():
+        clock.now += 8
+    assert budget.for_recording == 44
+    clock.now += 45
+    assert (budget.left, budget.for_recording) == (7, 0)
+    assert not budget.records(["cudnn-benchmark"], [])

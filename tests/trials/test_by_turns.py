@@ -1,5 +1,6 @@
 """Trials by turns, with a script that is a table of gains on a machine of numbers."""
 
+import re
 from math import inf, prod
 
 import pytest
@@ -10,7 +11,7 @@ from diagnose.trials.candidates import Candidate
 from diagnose.trials.in_sequence import Recorded, Schedule
 from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import prove
-from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, NOTHING_TRIED
+from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, INTERRUPTED, NOTHING_TRIED
 from tests.trials.machine import FakeForm, Machine
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
@@ -137,7 +138,11 @@ def test_a_gain_is_found_and_a_control_is_none(prove_it):
     assert gain.predicted_ms == pytest.approx(10, rel=0.01)
     assert gain.noise < 0.02
     assert result.best == ("schedule-gc",)
-    assert script.said[0].startswith("0 of 2 decided, ")
+    assert script.said[0].endswith("unchanged as a control, and with schedule-gc, sham")
+    assert script.said[1].startswith("0 of 2 decided, at most ")
+    assert script.said[1].endswith(" s of turns left: schedule-gc not known yet, sham not known yet")
+    ratios = r"left: schedule-gc 1\.[45]\d x so far, sham \d\.\d\d x so far$"
+    assert any(re.search(ratios, text) for text in script.said)
     assert any(text.startswith("1 of 2 decided, ") for text in script.said)
 
 
@@ -279,6 +284,67 @@ def test_a_short_budget_gives_one_process_each_and_nothing_certain(prove_it):
     assert trial.interval[0] <= 1
     assert trial.doubt == "noise not known"
     assert not result.nothing_tried
+
+
+def test_a_change_that_finds_nothing_has_no_factor_in_a_short_budget_either(prove_it):
+    result = prove_it(Script({}, idle=("schedule-gc",)), "schedule-gc", budget_s=11.0)
+    assert [trial.failure for trial in result.trials] == ["It found nothing to change."]
+    assert result.best == ()
+
+
+def test_processes_that_start_more_slowly_later_do_not_outlast_the_budget(prove_it, monkeypatch):
+    get_ready = Live.get_ready
+
+    def slower(self):
+        self.runs.ready_s *= 1.5
+        get_ready(self)
+
+    monkeypatch.setattr(Live, "get_ready", slower)
+    script = Script({"schedule-gc": 1.5}, ready_s=1.0)
+    result = prove_it(script, "schedule-gc", budget_s=60.0)
+    assert script.machine.now <= 61
+    assert result.trials[0].speed_up == pytest.approx(1.5, rel=0.05)
+    assert all(each.ends == 60.0 for each in script.started)
+
+
+def interrupt(monkeypatch, name, when):
+    """Let Ctrl-C come once, in a method of the processes, as soon as ``when`` holds for one."""
+    method, left = getattr(Live, name), [KeyboardInterrupt()]
+
+    def interrupted(self, *args):
+        if left and when(self):
+            raise left.pop()
+        return method(self, *args)
+
+    monkeypatch.setattr(Live, name, interrupted)
+
+
+def test_what_is_known_when_it_is_interrupted_stays(prove_it, monkeypatch):
+    interrupt(monkeypatch, "block", lambda live: not live.ids and len(live.steps) > 150)
+    script = Script({"schedule-gc": 1.5})
+    result = prove_it(script, "schedule-gc", "sham")
+    gain, sham = result.trials
+    assert gain.speed_up == pytest.approx(1.5, rel=0.05)
+    assert (gain.doubt, sham.doubt) == ("interrupted", "interrupted")
+    assert "not certain yet" in gain.note
+    assert (result.interrupted, result.best, result.nothing_tried) == (True, (), False)
+    assert any("what is known so far" in text for text in script.said)
+
+
+def test_when_it_is_interrupted_before_its_turns_nothing_is_known(prove_it, monkeypatch):
+    interrupt(monkeypatch, "get_ready", lambda live: bool(live.ids))
+    result = prove_it(Script({"schedule-gc": 1.5}), "schedule-gc", "sham")
+    assert [trial.failure for trial in result.trials] == [INTERRUPTED, INTERRUPTED]
+    assert result.interrupted
+    assert not result.nothing_tried
+
+
+def test_what_was_certain_before_it_is_interrupted_is_a_gain(prove_it, monkeypatch):
+    interrupt(monkeypatch, "get_ready", lambda live: len(live.ids) > 1)
+    result = prove_it(Script({"schedule-gc": 1.5, "fused-optimizer": 1.25}), "schedule-gc", "fused-optimizer")
+    assert [trial.doubt for trial in result.trials[:2]] == ["", ""]
+    assert result.interrupted
+    assert result.best == ("schedule-gc",)
 
 
 def test_a_budget_that_ends_before_anything_is_ready_says_so(prove_it):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnose.model.diagnosis import Prescription
-from diagnose.trials.candidates import NOT_COMPILED, candidates, not_run
+from diagnose.trials.candidates import NOT_COMPILED, announced, candidates, not_run
 
 
 def diagnosed(saves, step=10.0):
@@ -52,7 +52,32 @@ def test_what_only_the_author_can_write_is_not_run():
     )
     diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, queue=None)
     (candidate,) = candidates(diagnosis, ())
-    assert candidate.skip_reason == "It is made by hand: it is theirs."
+    assert candidate.skip_reason == "It is yours to make: it is theirs."
+
+
+def test_a_card_that_no_trial_can_make_is_named_first_and_what_is_smaller_as_such():
+    listed = (
+        prescribed("fused-optimizer", (1e6, 2e6)),
+        prescribed("reuse-result", (4e6, 6e6)),
+        prescribed("vectorise-loop", (1e6, 1e6)),
+        prescribed("schedule-gc", (2e6, 3e6)),
+    )
+    diagnosis = SimpleNamespace(prescriptions=listed, step_ns=10e6, queue=None)
+    chosen = candidates(diagnosis, (), edits=True, cards=("reuse-result", "schedule-gc"))
+    assert list(announced(chosen)) == [
+        "not trying change 1: reuse-result. It is yours to make.",
+        "trying change 2: schedule-gc",
+        "trying fused-optimizer, which is not on the first screen: fused-optimizer",
+    ]
+    assert [c.id for c in candidates(diagnosis, (), edits=True, diffs={"reuse-result"}) if not c.skip_reason] == [
+        "reuse-result", "schedule-gc", "fused-optimizer",
+    ]  # fmt: skip
+
+
+def test_the_author_s_own_edit_is_a_candidate():
+    (own,) = candidates(diagnosed((5.0, 7.0)), ("own-edit",), edits=True)
+    assert (own.title, own.skip_reason) == ("Your edit of the script", "")
+    assert list(announced([own])) == ["trying your edit"]
 
 
 def test_that_nothing_compiles_is_said_unless_other_changes_were_asked_for():

@@ -1,15 +1,19 @@
 """Changes that no patch can make are made in the text that a trial runs; the user's file stays."""
 
+import importlib
 import io
+import linecache
+import py_compile
 import sys
 
 import pytest
 
-from diagnose.changes.common.change import CannotApply, Log
+from diagnose.changes.common.change import CannotApply
 from diagnose.errors import UsageError
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.child import edited
 from diagnose.trials.runs import Command, Runner
+from diagnose.trials.source_edits import Edits, edited_files, file_diff
 
 SCRIPT = """import torch
 
@@ -38,44 +42,69 @@ def opened(path):
         return file.read().decode()
 
 
-def test_whoever_opens_the_script_gets_it_with_the_change(script):
-    log = Log()
-    with edited([str(script)], ("defer-sync",), AT, log, module=False):
+def edits(script, **fields):
+    return Edits(script, script.parent, arguments=AT, **fields)
+
+
+def test_whoever_opens_or_shows_the_script_gets_it_with_the_change(script):
+    files, made = edited_files(edits(script), ("defer-sync",))
+    before = io.open_code
+    with edited({str(path): text for path, text in files.items()}):
         text = opened(script)
         other = opened(__file__)
+        shown = linecache.getline(str(script), 11)
     assert "total = total + loss.detach()" in text
+    assert shown.strip() == "total = total + loss.detach()"
     assert "whoever_opens" in other
     assert script.read_text() == SCRIPT
     assert opened(script) == SCRIPT
-    assert log.done == ["defer-sync, in the text of train.py"]
+    assert io.open_code is before
+    assert made == ("defer-sync, in the text of train.py",)
 
 
-def test_what_cannot_be_made_is_the_trial_s_result(script):
-    with (
-        pytest.raises(CannotApply, match="defer-sync cannot be made: line 7 of the script"),
-        edited([str(script)], ("defer-sync",), {"defer-sync": {"lines": [7]}}, Log(), module=False),
-    ):
-        pass
-    with (
-        pytest.raises(CannotApply, match="in the text of a script, and this is a module"),
-        edited(["package"], ("defer-sync",), AT, Log(), module=True),
-    ):
-        pass
+def test_a_module_is_imported_with_its_edit_whatever_bytecode_it_has(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "edited_module.py"
+    path.write_text("value = 1\n")
+    py_compile.compile(str(path))
+    with edited({str(path): "value = 2\n"}):
+        module = importlib.import_module("edited_module")
+    assert module.value == 2
+    del sys.modules["edited_module"]
+    assert importlib.import_module("edited_module").value == 1  # nothing of the edit was kept
 
 
-def test_other_changes_leave_the_text_alone(script):
-    before = io.open_code
-    with edited([str(script)], ("sham",), {}, Log(), module=False):
-        assert io.open_code is before
+def test_what_cannot_be_made_is_a_sentence(script):
+    at_7 = Edits(script, arguments={"defer-sync": {"lines": [7]}})
+    with pytest.raises(CannotApply, match="defer-sync cannot be made: line 7 of the script"):
+        edited_files(at_7, ("defer-sync",))
+    with pytest.raises(CannotApply, match="in the text of a script, and this is a module"):
+        edited_files(Edits(script.parent), ("defer-sync",))
+    with pytest.raises(CannotApply, match="own-edit needs --against FILE"):
+        edited_files(edits(script), ("own-edit",))
+
+
+def test_other_changes_leave_the_text_as_it_is(script):
+    assert edited_files(edits(script), ("sham",)) == ({}, ())
 
 
 def test_without_libcst_a_sentence(script, monkeypatch):
     monkeypatch.setitem(sys.modules, "libcst", None)
-    with (
-        pytest.raises(UsageError, match=r"pip install 'torch-diagnose\[patch\]'"),
-        edited([str(script)], ("defer-sync",), AT, Log(), module=False),
-    ):
-        pass
+    with pytest.raises(UsageError, match=r"pip install 'torch-diagnose\[patch\]'"):
+        edited_files(edits(script), ("defer-sync",))
+
+
+def test_a_printed_diff_is_what_is_tried_also_after_other_edits(script):
+    """It moves to where its lines are now, and fits nowhere else."""
+    diff = file_diff(SCRIPT, SCRIPT.replace("Linear(2, 1)", "Linear(2, 2)"), "train.py")
+    own = script.with_name("edited.py")
+    own.write_text("# one line more\n" * 5 + SCRIPT.replace("-= 0.1", "-= 0.2"))
+    files, made = edited_files(edits(script, diffs={"any": diff}, own=own), ("any", "own-edit"))
+    assert files == {script: own.read_text().replace("Linear(2, 1)", "Linear(2, 2)")}
+    assert made == ("your edit, edited.py", "any, the printed diff of train.py")
+    own.write_text(SCRIPT.replace("Linear(2, 1)", "Linear(2, 3)"))
+    with pytest.raises(CannotApply, match=r"any cannot be made: its diff does not fit train.py."):
+        edited_files(edits(script, diffs={"any": diff}, own=own), ("any", "own-edit"))
 
 
 def test_a_step_function_has_no_text():
@@ -91,3 +120,13 @@ def test_a_trial_runs_the_changed_text(script, tmp_path):
     assert (run.failure, run.applied) == ("", ("defer-sync, in the text of train.py",))
     assert len(run.step_ns) == 5
     assert script.read_text() == SCRIPT
+
+
+def test_a_trial_of_one_s_own_edit_runs_it_under_the_script_s_name(script, tmp_path):
+    (tmp_path / "runs").mkdir()
+    own = tmp_path / "edited.py"
+    own.write_text(SCRIPT.replace("total = 0.0", "total = 0.0; print(__file__, 'edited')"))
+    runner = Runner(Command(("train.py",), tmp_path), tmp_path / "runs", own=own, timed=5)
+    run = runner.time(("own-edit",), timeout_s=120)
+    assert (run.failure, run.applied) == ("", ("your edit, edited.py",))
+    assert "train.py edited" in runner.last_log.read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.model.diagnosis import Example, Finding, Where
 from diagnose.trials.candidates import lines_of
-from diagnose.trials.source_edits import write_patch
+from diagnose.trials.source_edits import Edits, write_patch
 
 LOOP = '''"""Trains."""
 import torch
@@ -48,7 +48,7 @@ def edit(tmp_path, monkeypatch):
 
     def change(source, name, **arguments):
         path.write_text(source)
-        written = write_patch(path, (name,), {name: arguments}, tmp_path / "fix.patch")
+        written = write_patch(Edits(path, arguments={name: arguments}), (name,), tmp_path / "fix.patch")
         if written.diff:
             subprocess.run(["git", "apply", "fix.patch"], cwd=tmp_path, check=True)
         return path.read_text(), written.left.get(name)

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.cli.prove import ProveRequest, _check_patch, _kept
 from diagnose.errors import OutputError, UsageError
-from diagnose.trials.source_edits import write_patch
+from diagnose.trials.source_edits import Edits, write_patch
 
 
 def test_a_folder_is_kept_by_one_run(tmp_path):
@@ -26,7 +26,7 @@ def test_the_patch_is_never_written_over_the_script(tmp_path):
         _check_patch(ProveRequest(script=str(script), write_patch=str(script), force=True))
     patch.write_text("mine")
     with pytest.raises(OutputError, match="exists already"):
-        write_patch(script, ["allow-tf32"], {}, patch)
+        write_patch(Edits(script), ["allow-tf32"], patch)
     assert patch.read_text() == "mine"
-    assert "allow-tf32" in write_patch(script, ["allow-tf32"], {}, patch, force=True).done
+    assert "allow-tf32" in write_patch(Edits(script), ["allow-tf32"], patch, force=True).done
     assert "set_float32_matmul_precision" in patch.read_text()

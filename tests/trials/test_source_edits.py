@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diagnose.errors import UsageError
-from diagnose.trials.source_edits import write_patch
+from diagnose.trials.source_edits import Edits, write_patch
 
 SCRIPT = '''"""Trains."""
 import torch
@@ -42,7 +42,7 @@ def script(tmp_path, monkeypatch):
 
 def test_it_applies_and_runs(script, tmp_path, capsys):
     ids = ("load-in-workers", "fused-optimizer", "allow-tf32")
-    written = write_patch(script, ids, {"load-in-workers": {"workers": 2}}, tmp_path / "fix.patch")
+    written = write_patch(Edits(script, arguments={"load-in-workers": {"workers": 2}}), ids, tmp_path / "fix.patch")
     assert (written.done, written.left) == (ids, {})
     assert script.read_text() == SCRIPT
     changed = [line for line in written.diff.splitlines() if line.startswith(("+", "-")) and len(line) > 1]
@@ -64,7 +64,7 @@ def test_it_applies_and_runs(script, tmp_path, capsys):
 
 
 def test_what_has_to_be_written_by_hand(script, tmp_path):
-    written = write_patch(script, ("compile-graphs", "no-buffer-broadcast"), {}, tmp_path / "fix.patch")
+    written = write_patch(Edits(script), ("compile-graphs", "no-buffer-broadcast"), tmp_path / "fix.patch")
     assert written.left == {
         "compile-graphs": "its page shows the code",
         "no-buffer-broadcast": "the script calls no DistributedDataParallel or DDP itself",
@@ -76,13 +76,13 @@ def test_what_has_to_be_written_by_hand(script, tmp_path):
 @pytest.mark.parametrize("own", ["torch.backends.cuda.matmul.allow_tf32 = False", 'x.fp32_precision = "ieee"'])
 def test_a_setting_that_the_script_makes_itself_is_left_to_its_author(script, tmp_path, own):
     script.write_text(f"import torch\n{own}\n")
-    written = write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
+    written = write_patch(Edits(script), ("allow-tf32",), tmp_path / "fix.patch")
     assert "the script sets " in written.left["allow-tf32"]
 
 
 def test_arguments_are_added_to_a_mapping_whose_keys_are_not_known(script, tmp_path):
     script.write_text("loader = DataLoader(data, **options)\n")
-    written = write_patch(script, ("load-in-workers",), {}, tmp_path / "fix.patch")
+    written = write_patch(Edits(script), ("load-in-workers",), tmp_path / "fix.patch")
     subprocess.run(["git", "apply", "fix.patch"], cwd=tmp_path, check=True)
     assert not written.left
     assert script.read_text().startswith("loader = DataLoader(data, **{**options, 'num_workers': ")
@@ -91,7 +91,7 @@ def test_arguments_are_added_to_a_mapping_whose_keys_are_not_known(script, tmp_p
 @pytest.mark.parametrize("newline", ["", "\n"])
 def test_a_call_without_arguments_and_a_file_without_a_last_newline(script, tmp_path, newline):
     script.write_text(f"model = DDP(){newline}")
-    write_patch(script, ("no-buffer-broadcast",), {}, tmp_path / "fix.patch")
+    write_patch(Edits(script), ("no-buffer-broadcast",), tmp_path / "fix.patch")
     subprocess.run(["git", "apply", "fix.patch"], cwd=tmp_path, check=True)
     assert script.read_text() == f"model = DDP(broadcast_buffers=False){newline}"
 
@@ -99,10 +99,10 @@ def test_a_call_without_arguments_and_a_file_without_a_last_newline(script, tmp_
 def test_no_python_is_a_sentence(script, tmp_path):
     script.write_text("def (:\n")
     with pytest.raises(UsageError, match="no Python that can be parsed"):
-        write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
+        write_patch(Edits(script), ("allow-tf32",), tmp_path / "fix.patch")
 
 
 def test_without_libcst_a_sentence(script, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "libcst", None)
     with pytest.raises(UsageError, match=r"pip install 'torch-diagnose\[patch\]'"):
-        write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
+        write_patch(Edits(script), ("allow-tf32",), tmp_path / "fix.patch")

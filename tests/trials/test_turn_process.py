@@ -69,6 +69,16 @@ def stamps(name):
     return [int(line) for line in Path(name).read_text().splitlines()]
 
 
+def test_no_answer_is_waited_for_beyond_the_budget(started):
+    processes, failed = started(100_000)
+    assert not failed
+    began = time.monotonic()
+    processes[0].ends = began + 0.2
+    with pytest.raises(CaptureError, match="The budget ended while it ran"):
+        processes[0].block(60.0)
+    assert time.monotonic() - began < 30
+
+
 def test_one_works_at_a_time_with_all_it_has_started(started):
     processes, failed = started(100_000, 100_000)
     assert not failed

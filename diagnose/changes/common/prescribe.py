@@ -178,6 +178,8 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
     least_ns, most_ns = _saved_ns(finding, proposal)
     numerics = proposal.numerics or change.numerics
     edits = _edits(change, finding, proposal)
+    diff = diff_of(edits) if proposal.is_whole else ""
+    is_theirs = bool(proposal.arguments.get("by_hand")) or (change.edits_expressions and not diff)
     return Prescription(
         rule=finding.rule,
         id=change.id,
@@ -192,8 +194,8 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         remedy=change.remedy,
         arguments=proposal.arguments,
         edits=tuple(dict.fromkeys(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits)),
-        trial_method="by hand" if proposal.arguments.get("by_hand") else trial_method(change.id),
-        diff=diff_of(edits) if proposal.is_whole else "",
+        trial_method="by hand" if is_theirs else trial_method(change.id),
+        diff=diff,
         mean_step_ns=finding.lost_ns / finding.share if finding.share and proposal.most > 0 else None,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diagnose.model.diagnosis import Prescription
 
-__all__ = ["applies_in", "separated"]
+__all__ = ["applies_in", "files_of", "patched", "separated"]
 
 _FILE = r"^--- a/(?P<name>.*)$"
 _HUNK = r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$"
@@ -107,6 +107,26 @@ def applies_in(folder: Path, diff: str) -> bool:
     except (OSError, ValueError):
         return False
     return bool(hunks) and all(hunk.fits(files[hunk.file]) for hunk in hunks)
+
+
+def files_of(diff: str) -> tuple[str, ...]:
+    """Return the files that a diff edits."""
+    return tuple(dict.fromkeys(hunk.file for hunk in _hunks(diff)))
+
+
+def patched(text: str, file: str, diff: str) -> str | None:
+    """Return a file's text with its edits, each at the place nearest to its own, None if one does not fit."""
+    lines, shift = text.split("\n"), 0
+    for hunk in (hunk for hunk in _hunks(diff) if hunk.file == file):
+        before, after = ([line[1:] for line in hunk.body if line[0] in kinds] for kinds in (" -", " +"))
+        at, num = hunk.old - 1, len(before)
+        places = [i for i in range(len(lines) - num + 1) if lines[i : i + num] == before]
+        if not places:
+            return None
+        place = min(places, key=lambda i: abs(i - at - shift))
+        lines[place : place + num] = after
+        shift = place - at + len(after) - num
+    return "\n".join(lines)
 
 
 def _hunks(diff: str) -> Iterator[_Hunk]:

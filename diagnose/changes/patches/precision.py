@@ -20,7 +20,6 @@ __all__ = [
     "fast_dropout",
     "flush_subnormals",
     "other_attention",
-    "single_precision",
 ]
 
 # The patch that lets the CPU take subnormal numbers for 0.
@@ -166,39 +165,6 @@ def _rocm_library(log: Log, name: str) -> Undo:
 
     def undo() -> None:
         torch.backends.cuda.preferred_rocm_fa_library(before)
-
-    return undo
-
-
-def single_precision(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Let the outermost module compute in float32; what it is given is converted, what it returns is float64 again."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    converted: dict[int, Any] = {}  # modules that were float64, by identity
-
-    def narrow(leaf: Any) -> Any:
-        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float64 else leaf
-
-    def begins(module: Any, args: tuple[Any, ...]) -> Any:  # a Module
-        if any(p.dtype == torch.float64 for p in module.parameters()):
-            module.float()  # parameters stay the same objects: the optimizer has them
-            converted[id(module)] = module
-            log.did(f"{type(module).__name__} computes in float32")
-        return tree_map(narrow, args) if id(module) in converted else None
-
-    def ends(output: Any) -> Any:  # whatever the module returns
-        return tree_map(widen, output) if converted else output
-
-    def widen(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 else leaf
-
-    undo_hooks = around_top_module(begins, ends)
-
-    def undo() -> None:
-        undo_hooks()
-        for module in converted.values():
-            module.double()
 
     return undo
 
