@@ -257,26 +257,14 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     number that the change has on the first screen. An existing file is replaced with ``--force`` only; one that cannot
     be written is named and left out.
     """
-<<<<<<< HEAD
+    from diagnose.answer.screen import answer as screen
     from diagnose.changes.common.separate_diffs import applies_in
 
-||||||| d20b97b8
-=======
-    from diagnose.answer.screen import answer as screen
-
->>>>>>> w-prove
     commands = {}
-<<<<<<< HEAD
+    cards = [card.prescription.id for card in screen(diagnosis).cards]
     for p in diagnosis.prescriptions:
         if not p.diff or not applies_in(Path.cwd(), p.diff):
             continue
-        file = page.with_name(f"{page.stem}.{p.id}.diff")
-||||||| d20b97b8
-    for p in _applicable(diagnosis):
-        file = page.with_name(f"{page.stem}.{p.id}.diff")
-=======
-    cards = [card.prescription.id for card in screen(diagnosis).cards]
-    for p in _applicable(diagnosis):
         number = cards.index(p.id) + 1 if p.id in cards else 0
         part, which = (
             (f"change-{number}", f"change {number}")
@@ -284,7 +272,6 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
             else ("further", "a further change, which is not on the first screen")
         )
         file = page.with_name(f"{page.stem}.{part}.{p.id}.diff")
->>>>>>> w-prove
         try:
             write_file(file, p.diff, force=request.force)
         except OutputError as error:
