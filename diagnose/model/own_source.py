@@ -16,6 +16,7 @@ __all__ = [
     "OwnSource",
     "parsed_statement",
     "parsed_statements",
+    "shown",
     "span",
     "spliced",
     "with_parts",
@@ -31,6 +32,14 @@ class EditedStatement(NamedTuple):
     line: int  # 0: ``after`` is put after the file's last import
     before: str  # as it stands; "": ``after`` is put below the statement
     after: str  # statements, the last of them the head of one with a body if the old one is; "": it is left out
+
+
+def shown(edits: Iterable[EditedStatement]) -> tuple[str, str]:
+    """Return what is printed of edits if no diff is: the statements as they stand, and those that take their place."""
+    pairs = [(edit.before, edit.after) for edit in edits]
+    before, after = (("\n".join(f"{text} ..." if text.endswith(":") else text for text in texts if text))
+                     for texts in zip(*pairs, strict=True)) if pairs else ("", "")  # fmt: skip
+    return before, after
 
 
 class OwnSource(NamedTuple):

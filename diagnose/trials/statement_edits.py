@@ -28,11 +28,11 @@ class RewriteError(DiagnoseError):
 
 
 class _Found(NamedTuple):
-    """A statement, the lists of statements around it, from the module's to the innermost, and its function's number."""
+    """A statement, and the lists of statements and the functions around it, the innermost last."""
 
     node: ast.stmt
     blocks: tuple[int, ...]
-    function: int
+    functions: tuple[ast.AST, ...]
 
 
 def rewritten(source: str, edits: Sequence[EditedStatement]) -> str:
@@ -44,8 +44,8 @@ def rewritten(source: str, edits: Sequence[EditedStatement]) -> str:
     if not source.endswith("\n"):
         return rewritten(f"{source}\n", edits)[:-1]
     tree = _parsed(source)
-    _check_names(tree, edits)
     at = [(edit, _statement(tree, edit)) for edit in edits if edit.line]
+    _check_names(tree, [*at, *((edit, _Found(tree.body[0], (), ())) for edit in edits if not edit.line)])
     _check_order(at)
     parts = [part for edit, found in at for part in _parts(source, found.node, edit)]
     parts += _at_top(source, tree, edits)
@@ -64,12 +64,14 @@ def _parsed(source: str) -> ast.Module:
         raise RewriteError(f"the script would be no Python ({error})") from error
 
 
-def _statements(body: Sequence[ast.AST], blocks: tuple[int, ...] = (), function: int = 0) -> Iterator[_Found]:
+def _statements(
+    body: Sequence[ast.AST], blocks: tuple[int, ...] = (), functions: tuple[ast.AST, ...] = ()
+) -> Iterator[_Found]:
     blocks = (*blocks, id(body))
     for node in body:
         if isinstance(node, ast.stmt):
-            yield _Found(node, blocks, function)
-        inner = id(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            yield _Found(node, blocks, functions)
+        inner = (*functions, node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else functions
         for name in _BODIES:
             yield from _statements(getattr(node, name, ()), blocks, inner)
 
@@ -92,10 +94,10 @@ def _head(node: ast.stmt) -> str:
 
 def _check_order(at: Sequence[tuple[EditedStatement, _Found]]) -> None:
     """Check that the first edit of a function is made wherever the others are."""
-    firsts: dict[int, _Found] = {}
+    firsts: dict[tuple[ast.AST, ...], _Found] = {}
     for edit, found in sorted(at, key=lambda each: each[0].line):
         if edit.before:
-            first = firsts.setdefault(found.function, found)
+            first = firsts.setdefault(found.functions, found)
             if found.blocks[: len(first.blocks)] != first.blocks:
                 raise RewriteError(f"line {edit.line} may run without line {first.node.lineno}")
 
@@ -118,23 +120,40 @@ def _defined(trees: Sequence[ast.AST]) -> set[str]:
     return names | {each.asname or each.name.partition(".")[0] for each in imported}
 
 
-def _check_names(tree: ast.Module, edits: Sequence[EditedStatement]) -> None:
-    old = [node for edit in edits if (node := parsed_statement(edit.before)) is not None]
-    new = [node for edit in edits for node in parsed_statements(edit.after)]
-    defined = _defined([tree])
-    known = _names([tree], ast.expr_context) | defined | {f".{name}" for name in defined}
-    made = _names(new, ast.Store) - _names(old, ast.Store)
-    read = {name for name in _names(new, ast.Load) if name[0] != "."}
-    missing = read - known - made - _defined(new) - {*dir(builtins)}
-    for name in sorted(missing):
-        raise RewriteError(f"the script has no {name}")
-    for name in sorted(made & known):
-        raise RewriteError(f"the script has a {name.lstrip('.')} already")
+def _check_names(tree: ast.Module, at: Sequence[tuple[EditedStatement, _Found]]) -> None:
+    """Check that edits read names that are there, and that what they make has new names."""
+    top, every = [each.node for each in _statements(tree.body) if not each.functions], list(ast.walk(tree))
+    attributes = {f".{node.attr}" for node in every if isinstance(node, ast.Attribute)}
+    attributes |= {f".{node.name}" for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    own = _defined(top) | {
+        name for node in top if not hasattr(node, "body") for name in _names([node], ast.expr_context)
+    }
+    own |= {node.id for one in top if hasattr(one, "body") for node in _heads(one) if isinstance(node, ast.Name)}
+    old = [node for edit, _ in at if (node := parsed_statement(edit.before)) is not None]
+    new = [node for edit, _ in at for node in parsed_statements(edit.after)]
+    stored = _names(new, ast.Store)
+    made = stored - _names(old, ast.expr_context)
+    for edit, found in at:
+        trees = parsed_statements(edit.after)
+        known = own | attributes | _names(found.functions, ast.expr_context) | _defined(found.functions)
+        read = {name for name in _names(trees, ast.Load) if name[0] != "."}
+        for name in sorted(read - known - stored - _defined(new) - {*dir(builtins)}):
+            raise RewriteError(f"the script has no {name}")
+        for name in sorted(made & known & _names(trees, ast.Store)):
+            raise RewriteError(f"the script has a {name.lstrip('.')} already")
+
+
+def _heads(node: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the nodes of the head of a statement with a body."""
+    for name, value in ast.iter_fields(node):
+        for each in value if isinstance(value, list) and name not in _BODIES else [value]:
+            if isinstance(each, ast.AST):
+                yield from ast.walk(each)
 
 
 def _at_top(source: str, tree: ast.Module, edits: Sequence[EditedStatement]) -> Iterator[_Part]:
     """Yield what is put after the imports, those left out that the script has."""
-    begin = min(edit.line or len(source) for edit in edits)
+    begin = min((edit.line or len(source) for edit in edits), default=0)
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno < begin]
     new = [edit.after for edit in edits if not edit.line]
     new = [text for text in new if _head(parsed_statements(text)[0]) not in map(_head, imports)]
@@ -210,7 +229,7 @@ def _differences(old: ast.AST, new: ast.AST, within: ast.AST | None = None) -> l
     found: list[_Difference] | None = [] if type(old) is type(new) else None
     for name, value in ast.iter_fields(old) if found is not None else ():
         one, other = ([each] if not isinstance(each, list) else each for each in (value, getattr(new, name)))
-        if name in (*_BODIES, "decorator_list"):
+        if isinstance(old, ast.stmt) and name in (*_BODIES, "decorator_list"):
             continue
         parts = [
             _differences(a, b, old) if isinstance(a, ast.AST) and isinstance(b, ast.AST) else [] if a == b else None
