@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from diagnose.changes.common.change import EditLoop, Proposal
+from diagnose.model.locations import at_line, own_place
 from diagnose.model.own_source import EditedStatement, shown
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Facts
+    from diagnose.model.diagnosis import Facts, Finding
 
-__all__ = ["STATEMENTS", "of_statements"]
+__all__ = ["STATEMENTS", "of_statements", "there"]
 
 STATEMENTS = EditLoop("with_statements", "statements", ())
 _BY_HAND = "the recording does not show all the code that it would change"
@@ -28,3 +29,9 @@ def of_statements(edits: object, **proposed: Any) -> Proposal:
     before, after = shown(known)
     arguments: Facts = {"statements": known} if known else {"by_hand": _BY_HAND}
     return Proposal(before=before, after=after, arguments=arguments, **proposed)
+
+
+def there(finding: Finding) -> str:
+    """Return the place of a finding as the end of a title."""
+    place = own_place(finding.where)
+    return f" ({at_line(place)})" if place else ""
