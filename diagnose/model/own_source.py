@@ -36,10 +36,10 @@ class EditedStatement(NamedTuple):
 
 def shown(edits: Iterable[EditedStatement]) -> tuple[str, str]:
     """Return what is printed of edits if no diff is: the statements as they stand, and those that take their place."""
-    pairs = [(edit.before, edit.after) for edit in edits]
-    before, after = (("\n".join(f"{text} ..." if text.endswith(":") else text for text in texts if text))
-                     for texts in zip(*pairs, strict=True)) if pairs else ("", "")  # fmt: skip
-    return before, after
+    each = list(edits)
+    before, after = ("\n".join(f"{text} ..." if text.endswith(":") else text for text in texts if text)
+                     for texts in ([edit.before for edit in each], [edit.after for edit in each]))  # fmt: skip
+    return before, after or "\n".join(f"# {line}" for line in before.split("\n") if line)
 
 
 class OwnSource(NamedTuple):

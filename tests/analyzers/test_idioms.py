@@ -108,7 +108,10 @@ LINES = {
 }  # fmt: skip
 FORMS = {
     "a function": "def work():\n    {}\n    return got\n\n\ngot = work()",
-    "a closure": "def outer():\n    def work():   # inner\n        {}\n        return got\n\n    return work()\n\n\ngot = outer()",
+    "a closure": (
+        "def outer():\n    def work():   # inner\n        {}\n        return got\n\n    return work()\n\n\n"
+        "got = outer()"
+    ),
     "a decorated method": (
         "class Work:\n    @staticmethod\n    def of():\n        {}\n        return got\n\n\ngot = Work.of()"
     ),
@@ -317,8 +320,8 @@ got = draw(np.arange(9) / 9)
 
 
 def test_rows_that_torch_draws_have_the_same_distribution(edited, found):
-    text = "def work():\n    w = torch.tensor([0.1, 0.0, 0.9])\n    got = torch.multinomial(w, 9000, replacement=True)  # slow"
-    text = f"{IMPORTS}{text}\n    return got\n\ngot = work()"
+    line = "got = torch.multinomial(w, 9000, replacement=True)  # slow"
+    text = f"{IMPORTS}def work():\n    w = torch.tensor([0.1, 0.0, 0.9])\n    {line}\n    return got\n\ngot = work()"
     assert not found(text).is_identical
     one, other = (np.unique(ran(each, "got")[0], return_counts=True) for each in (text, edited(text)))
     assert one[0].tolist() == other[0].tolist()
@@ -329,14 +332,16 @@ def test_rows_that_torch_draws_have_the_same_distribution(edited, found):
     ("text", "title"),
     [
         ("prio = np.ones(9)\ndef main():\n    for step in range(9):\n        p = prio / prio.sum()\n"
-         "        rows = np.random.choice(9, 8, p=p)  # slow\n        prio[rows] = step", "Keep the sums of the weights"),
+         "        rows = np.random.choice(9, 8, p=p)  # slow\n        prio[rows] = step",
+         "Keep the sums of the weights"),
         ("def draw(rng, items, w):\n    return rng.choice(items, 8, p=w)  # slow", "Add up the weights once"),
         ("def draw(self):\n    self.held = self.held[4:]  # slow", "Move a position through self.held"),
         ("def take(queue):\n    return queue.pop(0)  # slow", "Make queue a deque"),
         ("def take():\n    queue = [1, 2]\n    use(queue)\n    return queue.pop(0)  # slow", "Make queue a deque"),
         ("def new(rows):\n    seen = list(rows)\n    for row in rows:\n        if row in seen:  # slow\n"
          "            seen.append(row)", "Look up in a set of seen"),
-        ("def of(kept):\n    kept = deque(maxlen=20)\n    return [kept[i] for i in range(3, 17)]  # slow", "Keep kept as a list"),
+        ("def of(kept):\n    kept = deque(maxlen=20)\n    return [kept[i] for i in range(3, 17)]  # slow",
+         "Keep kept as a list"),
         ("def of():\n    kept = deque()\n    return random.sample(kept, 5)  # slow", "Keep kept as a list"),
         ("def work():\n    log = np.empty(0)\n    for i in range(9):\n        log = np.append(log, i)  # slow\n"
          "        use(log)", "Write into room for twice as many"),

@@ -251,8 +251,9 @@ def test_most_changes_can_be_proved():
     # Named one by one: of these a trial runs a copy of the script with the diff applied, so each is reviewed
     # once. Derived from patch and edit, the set would repeat `trial_method`.
     assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
-        "cheaper-line", "clip-in-update", "defer-sync", "eight-bit-optimizer", "make-on-device", "no-contiguous", "remove-synchronize",
-        "save-in-background", "shard-optimizer", "stay-on-device",
+        "call-once", "cheaper-line", "clip-in-update", "defer-sync", "detach-inputs", "eight-bit-optimizer",
+        "make-on-device", "no-contiguous", "remove-synchronize", "reuse-result", "save-in-background",
+        "shard-optimizer", "skip-zero-term", "stay-on-device",
     }  # fmt: skip
 
 

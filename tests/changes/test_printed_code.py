@@ -26,7 +26,6 @@ ON_CPU = (  # what a GPU does, and four ranks share out, is done by the CPU of o
 DIFFERS = {
     "accumulate-gradients": {"trained"},  # it is a loop of training
     "detach-inputs": {"trained"},  # layers that no optimizer has are frozen
-    "gather-labelled-rows": {"logits"},  # of rows with a label
     "no-fills": {"out"},  # the script writes all of it afterwards
     "stay-on-device": {"rows", "ids"},  # filled up to a fixed number
     "trim-padding": {"batch"},  # narrower

@@ -172,9 +172,7 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "one-process-a-device": lambda: {"local_rank": "cpu"},
         "pack-samples": lambda: images(folder / "images"),
         "prefetch-to-device": lambda: {"loader": rows},
-        "one-backward": lambda: {"features": names["hidden"], "heads": [names["head"]], "targets": [torch.ones(2, 2)]},
         "schedule-gc": lambda: {"loader": range(100)},
-        "select-rows": lambda: {"mask": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "x": torch.randn(2, 2, 4)},
         "skip-zero-term": lambda: {"coefficient": 0.5, "penalty": torch.norm},
         "static-graph-inputs": lambda: {
             "inputs": [torch.empty_like(each) for each in (*model.parameters(), names["batch"])]
