@@ -7,6 +7,7 @@ upper one has to be applied first.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from diagnose.model.diagnosis import Prescription
 
-__all__ = ["applies_in", "separated"]
+__all__ = ["applies_in", "contradicted_in", "separated"]
 
 _FILE = r"^--- a/(?P<name>.*)$"
 _HUNK = r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$"
@@ -100,13 +101,35 @@ def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]
 
 
 def applies_in(folder: Path, diff: str) -> bool:
-    """Return whether git applies a diff in the folder: its files lie below it and have the lines that it edits."""
-    hunks = list(_hunks(diff))
+    """Return whether git applies a diff in the folder: its files lie below it, have its lines, and stay Python."""
     try:
-        files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
-    except (OSError, ValueError):
+        return bool(diff) and _fits(folder, diff)
+    except (OSError, UnicodeDecodeError):
         return False
-    return bool(hunks) and all(hunk.fits(files[hunk.file]) for hunk in hunks)
+
+
+def contradicted_in(folder: Path, diff: str) -> bool:
+    """Return whether the files of a diff lie below a folder, but have other lines or would be no Python."""
+    try:
+        return not _fits(folder, diff)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _fits(folder: Path, diff: str) -> bool:
+    hunks = list(_hunks(diff))
+    files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
+    if not all(hunk.fits(files[hunk.file]) for hunk in hunks):
+        return False
+    for hunk in sorted(hunks, key=lambda one: one.old, reverse=True):
+        num = sum(line[0] in " -" for line in hunk.body)
+        files[hunk.file][hunk.old - 1 : hunk.old - 1 + num] = [line[1:] for line in hunk.body if line[0] in " +"]
+    try:
+        for lines in files.values():
+            ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _hunks(diff: str) -> Iterator[_Hunk]:
