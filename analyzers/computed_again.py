@@ -87,9 +87,8 @@ def _edits(source: OwnSource, one: ComputedAgain) -> Edits:
         return kept(source, one.value_line, one.use_line, is_kept_first=one.is_kept_first) if one.callers else ()
     if not one.is_whole:
         return ()
-    if one.inner is not None:
-        return handed_on(source, one.inner, one.callers[0]) if one.callers else ()
-    return hoisted(source, one.use_line)
+    handed = handed_on(source, one.inner, one.callers[0]) if one.inner is not None and one.callers else ()
+    return handed or (hoisted(source, one.use_line) if len(one.modules) == 1 else ())
 
 
 _RULE = AvoidableRule(META, detect)

@@ -65,7 +65,7 @@ ADVICE = (
         id="gather-labelled-rows",
         title="Compute only the rows that count ({ignored:share} of all have no effect)",
         numerics=rounding("sums over fewer rows are taken in another order"),
-        needs="a selection by the labels before the last layers; a number of rows that depends on the data: one wait for "
+        needs="rows selected by their labels before the last layers; their number depends on the data: one wait for "
         "the device, and no CUDA graph or fixed shapes",
         watch="For a CUDA graph gather a fixed number of rows, filled up with ignored ones (`torch.topk` of the mask), "
         "or slice the positions that may have a label. A fused linear cross entropy that skips ignored rows does the "

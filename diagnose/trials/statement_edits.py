@@ -33,6 +33,7 @@ class _Found(NamedTuple):
     node: ast.stmt
     blocks: tuple[int, ...]
     functions: tuple[ast.AST, ...]
+    is_only: bool = False  # of its block
 
 
 def rewritten(source: str, edits: Sequence[EditedStatement]) -> str:
@@ -47,7 +48,10 @@ def rewritten(source: str, edits: Sequence[EditedStatement]) -> str:
     at = [(edit, _statement(tree, edit)) for edit in edits if edit.line]
     _check_names(tree, [*at, *((edit, _Found(tree.body[0], (), ())) for edit in edits if not edit.line)])
     _check_order(at)
-    parts = [part for edit, found in at for part in _parts(source, found.node, edit)]
+    each = (
+        (found.node, edit if edit.after or not found.is_only else edit._replace(after="pass")) for edit, found in at
+    )
+    parts = [part for node, edit in each for part in _parts(source, node, edit)]
     parts += _at_top(source, tree, edits)
     after = spliced(source, parts)
     made = {_head(each.node) for each in _statements(_parsed(after).body)}
@@ -70,7 +74,7 @@ def _statements(
     blocks = (*blocks, id(body))
     for node in body:
         if isinstance(node, ast.stmt):
-            yield _Found(node, blocks, functions)
+            yield _Found(node, blocks, functions, len(body) == 1)
         inner = (*functions, node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else functions
         for name in _BODIES:
             yield from _statements(getattr(node, name, ()), blocks, inner)

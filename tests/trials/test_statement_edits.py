@@ -136,6 +136,7 @@ def test_a_statement_or_a_loop_is_put_into_a_block():
 
 def test_a_statement_is_left_out():
     assert differing(("y = model", "y = model(x)", "")) == ["-        y = model(x)  # slow"]
+    assert differing(("break", "break", "")) == ["-        break", "+        pass"]
 
 
 def test_the_last_line_of_a_file_need_not_end():
@@ -159,7 +160,8 @@ def test_the_last_line_of_a_file_need_not_end():
             "",
         ),
         ([("self.names", "", "self.score = 3")], "the script has a score already"),
-        ([("loss = loss", "loss = loss + model(batch)[0] * part", "")], "the script would be no Python"),
+        ([("loss = loss", "loss = loss + model(batch)[0] * part", "return")], ""),
+        ([("y = model", "y = model(x)", "y = model(")], "the script would be no Python"),
         (
             [("break", "break", "kept = 3"), ("return inner", "return inner", "return kept")],
             "line 35 may run without line 34",
