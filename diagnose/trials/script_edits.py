@@ -14,6 +14,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from diagnose.changes.common.call_arguments import passed, set_arguments
 from diagnose.changes.common.change import AddStatement, Edit, EditLoop, SetArguments
+from diagnose.changes.common.statements import BY_HAND
 from diagnose.model.own_source import EditedStatement
 from diagnose.trials.saver_edits import with_background_saver
 from diagnose.trials.statement_edits import RewriteError, rewritten
@@ -183,6 +184,8 @@ def _with_calls(
 
 def with_statements(tree: cst.Module, statements: Sequence[Sequence[Any]]) -> tuple[cst.Module, str]:
     """Rewrite statements, each given as the fields of an `EditedStatement`."""
+    if not statements:
+        return tree, BY_HAND
     try:
         after = rewritten(tree.code, [EditedStatement(*each) for each in statements])
     except RewriteError as error:

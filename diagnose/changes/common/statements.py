@@ -12,10 +12,10 @@ from diagnose.model.own_source import EditedStatement, shown
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
 
-__all__ = ["STATEMENTS", "of_statements", "there"]
+__all__ = ["BY_HAND", "STATEMENTS", "of_statements", "there"]
 
 STATEMENTS = EditLoop("with_statements", "statements", ())
-_BY_HAND = "the recording does not show all the code that it would change"
+BY_HAND = "the recording does not show all the code that it would change"
 
 
 def of_statements(edits: object, **proposed: Any) -> Proposal:
@@ -27,7 +27,7 @@ def of_statements(edits: object, **proposed: Any) -> Proposal:
     """
     known = tuple(each for each in edits if isinstance(each, EditedStatement)) if isinstance(edits, Iterable) else ()
     before, after = shown(known)
-    arguments: Facts = {"statements": known} if known else {"by_hand": _BY_HAND}
+    arguments: Facts = {"statements": known} if known else {"by_hand": BY_HAND}
     return Proposal(before=before, after=after, arguments=arguments, **proposed)
 
 
