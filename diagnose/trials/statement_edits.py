@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from diagnose.errors import DiagnoseError
@@ -84,7 +84,7 @@ def _statement(tree: ast.Module, edit: EditedStatement) -> _Found:
     here = [each for each in _statements(tree.body) if each.node.lineno == edit.line]
     before = parsed_statement(edit.before)
     if len(here) != 1 or (edit.before and (before is None or _head(before) != _head(here[0].node))):
-        raise RewriteError(f"line {edit.line} of the script reads otherwise")
+        raise RewriteError(f"line {edit.line} of the script reads otherwise, or the line is of another file")
     return here[0]
 
 
@@ -106,53 +106,47 @@ def _check_order(at: Sequence[tuple[EditedStatement, _Found]]) -> None:
                 raise RewriteError(f"line {edit.line} may run without line {first.node.lineno}")
 
 
-def _names(trees: Sequence[ast.AST], *contexts: type[ast.expr_context]) -> set[str]:
+def _names(trees: Iterable[ast.AST], *contexts: type[ast.expr_context]) -> set[str]:
     """Return names, and attributes with a dot before them, that are read or written."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, contexts)}
+    names = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, contexts)}
     return names | {
-        f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, contexts)
+        f".{each.attr}" for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, contexts)
     }
 
 
-def _defined(trees: Sequence[ast.AST]) -> set[str]:
-    """Return the names of imports, functions, classes and parameters."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    imported = (each for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for each in node.names)
-    return names | {each.asname or each.name.partition(".")[0] for each in imported}
+def _imported(trees: Iterable[ast.AST]) -> set[str]:
+    aliases = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.alias))
+    return {each.asname or each.name.partition(".")[0] for each in aliases}
+
+
+def _scope(node: ast.AST, functions: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the names in a tree outside of functions, and in these."""
+    for each in ast.iter_child_nodes(node):
+        names = (getattr(each, field, None) for field in ("id", "arg", "name", "asname"))
+        yield from (name.partition(".")[0] for name in names if isinstance(name, str))
+        if each in functions or not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _scope(each, functions)
 
 
 def _check_names(tree: ast.Module, at: Sequence[tuple[EditedStatement, _Found]]) -> None:
     """Check that edits read names that are there, and that what they make has new names."""
-    top, every = [each.node for each in _statements(tree.body) if not each.functions], list(ast.walk(tree))
-    attributes = {f".{node.attr}" for node in every if isinstance(node, ast.Attribute)}
-    attributes |= {f".{node.name}" for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    own = _defined(top) | {
-        name for node in top if not hasattr(node, "body") for name in _names([node], ast.expr_context)
+    attributes = _names([tree], ast.expr_context)
+    attributes |= {
+        f".{each.name}" for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    own |= {node.id for one in top if hasattr(one, "body") for node in _heads(one) if isinstance(node, ast.Name)}
     old = [node for edit, _ in at if (node := parsed_statement(edit.before)) is not None]
     new = [node for edit, _ in at for node in parsed_statements(edit.after)]
     stored = _names(new, ast.Store)
     made = stored - _names(old, ast.expr_context)
     for edit, found in at:
         trees = parsed_statements(edit.after)
-        known = own | attributes | _names(found.functions, ast.expr_context) | _defined(found.functions)
-        read = {name for name in _names(trees, ast.Load) if name[0] != "."}
-        for name in sorted(read - known - stored - _defined(new) - {*dir(builtins)}):
-            raise RewriteError(f"the script has no {name}")
+        known = {*_scope(tree, found.functions)} | {name for name in attributes if name[0] == "."}
+        for name in sorted(_names(trees, ast.Load) - known - stored - _imported(new) - {*dir(builtins)}):
+            if name[0] != ".":
+                raise RewriteError(f"the script has no {name}")
         for name in sorted(made & known & _names(trees, ast.Store)):
             raise RewriteError(f"the script has a {name.lstrip('.')} already")
-
-
-def _heads(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the nodes of the head of a statement with a body."""
-    for name, value in ast.iter_fields(node):
-        for each in value if isinstance(value, list) and name not in _BODIES else [value]:
-            if isinstance(each, ast.AST):
-                yield from ast.walk(each)
 
 
 def _at_top(source: str, tree: ast.Module, edits: Sequence[EditedStatement]) -> Iterator[_Part]:
@@ -162,7 +156,7 @@ def _at_top(source: str, tree: ast.Module, edits: Sequence[EditedStatement]) -> 
     new = [edit.after for edit in edits if not edit.line]
     new = [text for text in new if _head(parsed_statements(text)[0]) not in map(_head, imports)]
     trees = [node for text in new for node in parsed_statements(text)]
-    read = _names(trees, ast.Load) - _names(trees, ast.Store) - _defined(imports) - _defined(trees) - {*dir(builtins)}
+    read = _names(trees, ast.Load) - _names(trees, ast.Store) - _imported([*imports, *trees]) - {*dir(builtins)}
     for name in sorted(name for name in read if name[0] != "."):
         raise RewriteError(f"{name} is not imported at the top of the script")
     if new and not imports:
