@@ -1,11 +1,11 @@
-"""End gradients where nothing that trains is below.
+"""End gradients above layers that do not train.
 
 What it does
     Detaches what another model made, freezes parameters that no optimizer updates, leaves out `requires_grad_()`, or
     runs frozen layers under `torch.no_grad()`.
 
 What to watch
-    Detach only if that model's own optimizer does not step on this loss. A reentrant checkpoint needs an input with a
+    Detach only if the other model's optimizer does not step on this loss. A reentrant checkpoint needs an input with a
     gradient.
 """
 
