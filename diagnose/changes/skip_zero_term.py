@@ -5,8 +5,8 @@ What it does
     computed in another line, you edit the script.
 
 What to watch
-    Parameters that only the term uses then get no gradient, instead of zeros. Weight decay and momentum no longer change
-    them. DistributedDataParallel needs `find_unused_parameters=True`.
+    Parameters that only the term uses then get no gradient, instead of zeros. Weight decay and momentum no longer
+    change them. DistributedDataParallel needs `find_unused_parameters=True`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from diagnose.errors import DiagnoseError
 from diagnose.model.own_source import EditedStatement, parsed_statement, parsed_statements, span, spliced
@@ -20,7 +20,7 @@ _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 _OPERATORS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Lambda, ast.NamedExpr, ast.Await)
 _BINDS_TIGHTLY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Subscript, ast.Call)
 
-_Part = tuple[int, int, str]  # the first and last byte of a text, and what takes its place
+_Part: TypeAlias = tuple[int, int, str]  # the first and last byte of a text, and what takes its place
 
 
 class RewriteError(DiagnoseError):
@@ -224,21 +224,26 @@ def _differences(old: ast.AST, new: ast.AST, within: ast.AST | None = None) -> l
     """Return the smallest expressions in which two trees differ, bodies left out; None if it is more than that."""
     if ast.dump(old) == ast.dump(new):
         return []
-    found: list[_Difference] | None = [] if type(old) is type(new) else None
-    for name, value in ast.iter_fields(old) if found is not None else ():
-        one, other = ([each] if not isinstance(each, list) else each for each in (value, getattr(new, name)))
-        if isinstance(old, ast.stmt) and name in (*_BODIES, "decorator_list"):
-            continue
-        parts = [
-            _differences(a, b, old) if isinstance(a, ast.AST) and isinstance(b, ast.AST) else [] if a == b else None
-            for a, b in zip(one, other, strict=False)
-        ]
-        if len(one) != len(other) or None in parts:
-            found = None
-            break
-        found += [each for part in parts if part is not None for each in part]
+    found = _inner_differences(old, new) if type(old) is type(new) else None
     if found is None and within is not None and all(map(_has_place, (old, new))):
         return [_Difference(old, new, within)]
+    return found
+
+
+def _inner_differences(old: ast.AST, new: ast.AST) -> list[_Difference] | None:
+    found: list[_Difference] = []
+    for name, value in ast.iter_fields(old):
+        if isinstance(old, ast.stmt) and name in (*_BODIES, "decorator_list"):
+            continue
+        one, other = (each if isinstance(each, list) else [each] for each in (value, getattr(new, name)))
+        if len(one) != len(other):
+            return None
+        for a, b in zip(one, other, strict=True):
+            is_tree = isinstance(a, ast.AST) and isinstance(b, ast.AST)
+            part = _differences(a, b, old) if is_tree else [] if a == b else None
+            if part is None:
+                return None
+            found += part
     return found
 
 

@@ -90,7 +90,8 @@ def _popped(source: Source, held: ast.expr) -> Idiom | None:
     if source.is_whole and "." not in name and len(made) == 1 and _is_deque_too(source, name, held):
         value = made[0].value
         filled = "" if same(value, ast.List([])) else source.now({}, value)
-        by: dict[ast.AST, str] = dict.fromkeys(mine, f"{name}.popleft()") | {value: f"deque({filled})"}
+        by: dict[ast.AST, str] = {value: f"deque({filled})"}
+        by.update((call, f"{name}.popleft()") for call in mine)
         statements = [node for node in ast.walk(source.around) if isinstance(node, ast.stmt)
                       and any(each in by for part in _heads(node) for each in ast.walk(part))]  # fmt: skip
         edits = [EditedStatement(0, "", "from collections import deque")]

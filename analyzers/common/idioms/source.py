@@ -192,7 +192,7 @@ class Source:
         own = names & {*self.local, *self.given}
         if not self.is_whole:
             return ()
-        above = ()
+        above: tuple[EditedStatement, ...] = ()
         if loop is not None and not names & {
             name_of(each.target) for node in ast.walk(loop) for each in assigned(node)
         }:
