@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import AddStatement, EditLoop
 from diagnose.changes.common.prescribe import also_possible
-from diagnose.changes.common.separate_diffs import contradicted_in, separated
+from diagnose.changes.common.separate_diffs import applies_in, separated
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
 from diagnose.model.locations import Where
@@ -122,7 +122,7 @@ def with_diffs(diagnosis: Diagnosis, script: Path) -> Diagnosis:
     example. So do all without libcst.
     """
     found = tuple(_with_diff(diagnosis, p, script) for p in diagnosis.prescriptions)
-    found = tuple(replace(p, diff="", edits=()) if contradicted_in(Path.cwd(), p.diff) else p for p in found)
+    found = tuple(p if applies_in(Path.cwd(), p.diff) is not False else replace(p, diff="", edits=()) for p in found)
     if all(new is old for new, old in zip(found, diagnosis.prescriptions, strict=True)):
         return diagnosis
     further = tuple(p for p in diagnosis.also_possible if p.id not in {new.id for new in found})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from diagnose.model.diagnosis import Prescription
 
-__all__ = ["applies_in", "contradicted_in", "separated"]
+__all__ = ["applies_in", "separated"]
 
 _FILE = r"^--- a/(?P<name>.*)$"
 _HUNK = r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$"
@@ -100,25 +100,13 @@ def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]
     return tuple(found)
 
 
-def applies_in(folder: Path, diff: str) -> bool:
-    """Return whether git applies a diff in the folder: its files lie below it, have its lines, and stay Python."""
-    try:
-        return bool(diff) and _fits(folder, diff)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def contradicted_in(folder: Path, diff: str) -> bool:
-    """Return whether the files of a diff lie below a folder, but have other lines or would be no Python."""
-    try:
-        return not _fits(folder, diff)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def _fits(folder: Path, diff: str) -> bool:
+def applies_in(folder: Path, diff: str) -> bool | None:
+    """Return whether git applies a diff in a folder, and its files stay Python; None if they do not lie there."""
     hunks = list(_hunks(diff))
-    files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
+    try:
+        files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
+    except (OSError, ValueError):
+        return None
     if not all(hunk.fits(files[hunk.file]) for hunk in hunks):
         return False
     for hunk in sorted(hunks, key=lambda one: one.old, reverse=True):
@@ -129,7 +117,7 @@ def _fits(folder: Path, diff: str) -> bool:
             ast.parse("\n".join(lines))
     except (SyntaxError, ValueError):
         return False
-    return True
+    return bool(hunks) or None
 
 
 def _hunks(diff: str) -> Iterator[_Hunk]:
