@@ -19,11 +19,10 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
+from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.rewrite import NONE, Rewrite, cached, handed_on, hoisted, kept
+from diagnose.analyzers.common.rewrite import Edits, cached, handed_on, hoisted, kept
 from diagnose.dataflow.repeats import ComputedAgain
 from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
@@ -38,43 +37,15 @@ META = RuleMeta(
     changes=("reuse-result", "one-backward"),
     needs=("data flow",),
 )
-_REUSE = Advice(
-    id="reuse-result",
-    title="Keep the result instead of computing it again{there}",
-    numerics=identical(),
-    before="{rewrite.before}",
-    after="{rewrite.after}",
-    needs="memory for the result, until its last use",
-    least=0.6,  # what the calls share with the one that stays, as its derivatives, may grow by a part
-    when=of_kind("repeated"),
-)
-_ADDED = rounding("gradients of one call are added in another order")
 ADVICE = (
     Advice(
         id="one-backward",
         title="Call backward once, on the sum of the losses{there}",
         numerics=rounding("gradients are added in another order"),
-        after="""losses = [criterion(head(features), y) for head, y in zip(heads, targets)]
-torch.stack(losses).sum().backward()   # once, after the last of them: no retain_graph=True""",
         needs="memory for the graphs of all losses until then; no loss may use the gradients of another one",
         when=of_kind("backward"),
         least=0.8,
     ),
-    replace(
-        _REUSE,
-        title="Compute parametrized weights once for all uses in a pass{there}",
-        numerics=_ADDED,
-        needs="weights that do not change within the block: no optimizer's step in it",
-        when=lambda f, _: f.facts.get("is_parametrized"),
-    ),
-    replace(
-        _REUSE,
-        numerics=_ADDED,
-        needs="memory for the result, until its last use; one backward pass for all that uses it, and before that no "
-        "change in place of the result or the weights",
-        when=lambda f, _: f.facts.get("with_gradients") and f.facts.get("kind") != "backward",
-    ),
-    _REUSE,
 )
 
 
@@ -95,24 +66,28 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
                 again = f"the same in each of {', '.join(one.modules[:4])}, at {at(one.inner)}"
             title = "Operators compute again what the step has computed"
             lines = (one.use_line, one.value_line, *one.work.lines)
-            facts = {"kind": one.kind, "with_gradients": one.with_gradients, "is_parametrized": one.is_parametrized}
-            facts["rewrite"] = _rewrite(flow.source, one) or NONE
-            yield Avoidable(title, f"The step computes {again}.", one.work, lines, facts)
+            facts: dict[str, object] = {
+                "kind": one.kind,
+                "with_gradients": one.with_gradients,
+                "is_parametrized": one.is_parametrized,
+            }
+            yield Avoidable(
+                title, f"The step computes {again}.", one.work, lines, facts, edits=_edits(flow.source, one)
+            )
 
 
-def _rewrite(source: OwnSource, one: ComputedAgain) -> Rewrite | None:
+def _edits(source: OwnSource, one: ComputedAgain) -> Edits:
     """Return the user's statements with the result kept, in the form that what calls them has."""
     if one.value_line is None or one.use_line is None:
-        return None
+        return ()
     if one.is_parametrized:
-        return cached(source, one.value_line, one.use_line)
+        return cached(source, one.use_line) if one.value_line == one.use_line else ()
     if one.value_line != one.use_line:
-        return kept(source, one.value_line, one.use_line, is_kept_first=one.is_kept_first) if one.callers else None
+        return kept(source, one.value_line, one.use_line, is_kept_first=one.is_kept_first) if one.callers else ()
     if not one.is_whole:
-        return None
-    if one.inner is not None:
-        return handed_on(source, one.inner, one.callers[0]) if one.callers else None
-    return hoisted(source, one.use_line)
+        return ()
+    handed = handed_on(source, one.inner, one.callers[0]) if one.inner is not None and one.callers else ()
+    return handed or (hoisted(source, one.use_line) if len(one.modules) == 1 else ())
 
 
 _RULE = AvoidableRule(META, detect)

@@ -19,11 +19,9 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from diagnose.analyzers.common.advice import Advice, identical, in_training, of_kind
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.rewrite import NONE, Rewrite, detached, frozen_for, without_calls, without_gradients
+from diagnose.analyzers.common.rewrite import Edits, detached, frozen_for, skipped, without_calls, without_gradients
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.own_source import OwnSource
@@ -40,53 +38,6 @@ META = RuleMeta(
     needs=("data flow",),
 )
 MAX_NAMED = 3
-_DETACH = Advice(
-    id="detach-inputs",
-    title="Detach what the other model made: its gradients are cleared unused",
-    numerics=identical(),
-    before="{rewrite.before}",
-    after="{rewrite.after}",
-    watch="Detach only where that model's own optimizer does not step on this loss.",
-    when=lambda f, p: f.facts.get("kind") not in ("result", "zero factor") and in_training(f, p),
-    least=0.8,  # of the unused functions of the pass: the first of them may be needed
-)
-ADVICE = (
-    Advice(
-        id="skip-zero-term",
-        title="Leave the term out while its coefficient is 0{there}",
-        numerics=identical("if the term is finite, and no parameter gets gradients from it only"),
-        after="""loss = criterion(outputs, y)
-if coefficient != 0:   # the term is computed only if it counts
-    loss = loss + coefficient * penalty(outputs)""",
-        watch="Parameters that only the term uses then get no gradient, instead of zeros: weight decay and momentum no "
-        "longer change them, and DistributedDataParallel needs `find_unused_parameters=True`.",
-        when=of_kind("zero factor"),
-        least=0.8,  # the zeros that were added to other gradients are a part of them
-    ),
-    replace(
-        _DETACH,
-        title="Freeze {modules} with requires_grad_(False): no optimizer updates them",
-        needs="layers that come before all that train",
-        when=lambda f, p: f.facts.get("is_frozen") and in_training(f, p),
-    ),
-    replace(
-        _DETACH,
-        title="Freeze {modules} for the loss{at}, which does not train them",
-        when=lambda f, p: f.facts.get("is_unused") and in_training(f, p),
-    ),
-    replace(
-        _DETACH,
-        title="Leave out requires_grad_(){at}: nothing below it trains",
-        needs="no reentrant checkpoint, which needs an input with a gradient",
-        when=lambda f, p: f.facts.get("is_asked") and in_training(f, p),
-    ),
-    replace(
-        _DETACH,
-        title="Run what is below {below} without gradients{at}: nothing there trains",
-        when=lambda f, p: f.facts.get("below") and in_training(f, p),
-    ),
-    _DETACH,
-)
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
@@ -127,19 +78,30 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "is_asked": one.asked_line is not None,
             "below": one.below,
         }
-        facts["rewrite"] = _rewrite(flow.source, one) or NONE
         sure: Confidence = "high" if one.is_certain else "low"
-        yield Avoidable(title, text, one.work, lines, facts, one.avoidable, sure, with_inner=one.with_inner)
+        yield Avoidable(
+            title,
+            text,
+            one.work,
+            lines,
+            facts,
+            one.avoidable,
+            sure,
+            edits=_edits(flow.source, one),
+            with_inner=one.with_inner,
+        )
 
 
-def _rewrite(source: OwnSource, one: DeadWork) -> Rewrite | None:
-    """Return the user's statement that starts the gradients, without them."""
+def _edits(source: OwnSource, one: DeadWork) -> Edits:
+    """Return the user's statement that starts the gradients or adds the term, without them."""
     if one.asked_line is not None:
         return without_calls(source, one.asked_line, "requires_grad_")
     if one.unused:
-        return frozen_for(source, one.call_line) if one.call_line is not None else None
+        return frozen_for(source, one.call_line) if one.call_line is not None else ()
+    if one.kind == "zero factor" and one.use_line is not None and one.use_line == one.value_line:
+        return skipped(source, one.use_line)
     if one.kind != "gradient" or one.value_line is None or one.use_line is None or one.value_line == one.use_line:
-        return None
+        return ()
     if one.below and one.is_apart:
         return without_gradients(source, one.value_line)
     return detached(source, one.value_line, one.use_line)

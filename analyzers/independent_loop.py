@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.analyzers.common.advice import Advice, When, identical, rounding
+from diagnose.analyzers.common.advice import Advice, When, rounding
 from diagnose.analyzers.common.avoidable import loop_rule
 from diagnose.analyzers.common.unchanging_calls import unchanging_call
 from diagnose.model.diagnosis import Finding
@@ -77,7 +77,7 @@ def _with_call(t: Tables, finding: Finding) -> Finding:
     known when it is gone.
     """
     line, flow = own_place(finding.where), t.flow
-    call = unchanging_call(t, line) if line is not None else None
+    call = unchanging_call(flow.source, line) if line is not None and flow is not None else None
     if call is None or flow is None:
         return finding
     computing = flow.time_of(t, [i for i in finding.operators if flow.found.graph.computes(i)])
@@ -152,15 +152,6 @@ _LOOP = Advice(
     most=0.98,
 )
 ADVICE = (
-    Advice(
-        id="call-once",
-        title="Call {unchanging.call} once, before the loop{at}",
-        numerics=identical("if the loop's body does not add, remove or replace modules and parameters"),
-        after="# once, before the loop\n{unchanging.name} = {unchanging.call}\n# in its body\n{unchanging.line}",
-        when=lambda f, _: "unchanging" in f.facts,
-        least=0.1,
-        of="not_computing",
-    ),
     replace(
         _LOOP,
         title="Use multi_avg_fn in the place of avg_fn: one call averages all weights{there}",
@@ -185,7 +176,6 @@ with torch.no_grad():
         _LOOP,
         title="Leave the penalty of the parameters{at} to the optimizer: weight_decay is twice its coefficient",
         numerics=rounding("the gradients are added in another order; the decay of AdamW is another regularisation"),
-        before="",
         after="",
         needs="a penalty that is a sum of squares, and an optimizer that adds weight_decay to the gradients",
         when=lambda f, _: f.facts.get("of_model") and f.facts.get("with_gradients"),

@@ -53,9 +53,8 @@ META = RuleMeta(
 ADVICE = (
     Advice(
         id="cut-first",
-        title="Cut first, then compute: only the part that the sample uses",
+        title="Cut first, then compute: {cut.text} ({cut.place}) before what {cut.lines}, not after it",
         numerics=rounding("each element of it is computed as before"),
-        after="{cut.text}   # of {cut.place}: before what {cut.lines}, not after it",
         needs="the random numbers of the cut drawn first, in the order in which they are drawn now",
         when=lambda f, _: "cut" in f.facts,
         least=0.7,

@@ -57,12 +57,8 @@ ADVICE = (
         id="gather-labelled-rows",
         title="Compute only the rows that count ({ignored:share} of all have no effect)",
         numerics=rounding("sums over fewer rows are taken in another order"),
-        before="logits = head(hidden)\nloss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())",
-        after="""keep = labels != -100                       # the loss's ignore_index
-logits = head(hidden[keep])                 # rows with a label alone: (labelled, classes)
-loss = F.cross_entropy(logits, labels[keep])
-# predictions of the next token: keep = labels[:, 1:] != -100, then hidden[:, :-1][keep] and labels[:, 1:][keep]""",
-        needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
+        needs="rows selected by their labels before the last layers; their number depends on the data: one wait for "
+        "the device, and no CUDA graph or fixed shapes",
         watch="For a CUDA graph gather a fixed number of rows, filled up with ignored ones (`torch.topk` of the mask), "
         "or slice the positions that may have a label. A fused linear cross entropy that skips ignored rows does the "
         "same.",
@@ -73,9 +69,6 @@ loss = F.cross_entropy(logits, labels[keep])
         id="select-rows",
         title="Compute only the rows whose factor is not 0 ({masked:share} are multiplied by zero)",
         numerics=rounding("sums over fewer rows are taken in another order"),
-        after="""keep = mask.nonzero(as_tuple=True)   # once, before what is computed of the rows: pairs, events, tokens
-rows = head(x[keep]) * mask[keep][:, None]   # the layers of each row: only of those that count
-out = torch.zeros(len(x), rows.shape[-1]).index_add(0, keep[0], rows)   # in place of the sum over all of them""",
         needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
         watch="What the rows are looked up from, as the nodes of a pair, is indexed by `keep` as well.",
         when=of_kind("masked rows"),

@@ -31,7 +31,7 @@ def row(case: dict[str, Any], found: dict[str, Any]) -> str:
     share = 100 * (first["worth_ns"] if first is not None else 0) / max(found["step_ms"] * 1e6, 1)
     is_right = first is None if case["healthy"] else place.get("line") in case["lines"]
     said = f"{first['rule']} at line {place.get('line')}, {share:.0f} %" if first is not None else "nothing"
-    change = card["title"] if card is not None else "no change"
+    change = card["title"] + " (diff)" * bool(card.get("diff")) if card is not None else "no change"
     truth = "healthy" if case["healthy"] else f"{100 * case['share_saved']:.0f} % at {case['lines']}"
     return f"{'yes' if is_right else ' - '}  {case['name']:18} {truth:40} {said}; {change}"
 

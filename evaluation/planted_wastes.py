@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,9 @@ def traced(script: Path, keep: Path) -> dict[str, Any] | None:
     """Return the diagnosis of a script, from ``keep`` if it was traced before; None where tracing failed."""
     result = keep / f"{script.stem}.json"
     if not result.exists():
-        command = [sys.executable, "-m", "diagnose", "trace", "-o", str(result), str(script), "--steps", str(STEPS)]
+        command = [sys.executable, "-m", "diagnose", "trace", "-o", str(result), script.name, "--steps", str(STEPS)]
         with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(script, folder)  # of a script in its working folder changes are diffs
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             try:
                 run = subprocess.run(

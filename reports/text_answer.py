@@ -69,21 +69,7 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
             yield Padding(Text(said(a.no_change) + after, "yellow"), (1, 0, 0, 2))
             yield from [command("  $ ", a.next_command)] if a.next_command else []
             yield from [note(others, "yellow")] if others and a.next_command else []
-        for number, card in enumerate(a.cards, 1):
-            is_small = number > 1 or a.no_change is not None
-            parts = list(_card(card, a, number, is_brief=form.is_brief and is_small))
-            if number > 1 and form.num_cautions is not None:
-                parts = [_in_a_line(card, layout.width - 5)]
-            if form.num_code_lines and number == 1:
-                lines = code_lines(card.prescription, neighbours=0)
-                inside = layout._replace(width=layout.width - 5)
-                parts += code_block(card.prescription, lines, form.num_code_lines, inside)
-            yield Padding(
-                listed(str(number), *parts, width=5), (number == 1 and (form.has_gap or not is_small), 0, 0, 0)
-            )
-        if a.measure_own and form.has_gap and not form.is_brief:
-            yield note(tr("To measure your own edit of the script:"))
-            yield command("  $ ", a.measure_own)
+        yield from _cards(a, layout, form)
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
     if a.to_try is not None and not (form.is_brief and a.cards):
@@ -92,6 +78,22 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
     yield from _cautions(a, form)
     if form.has_gap:
         yield Text("")
+
+
+def _cards(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableType]:
+    for number, card in enumerate(a.cards, 1):
+        is_small = number > 1 or a.no_change is not None
+        parts = list(_card(card, a, number, is_brief=form.is_brief and is_small))
+        if number > 1 and form.num_cautions is not None:
+            parts = [_in_a_line(card, layout.width - 5)]
+        if form.num_code_lines and number == 1:
+            lines = code_lines(card.prescription, neighbours=0)
+            inside = layout._replace(width=layout.width - 5)
+            parts += code_block(card.prescription, lines, form.num_code_lines, inside)
+        yield Padding(listed(str(number), *parts, width=5), (number == 1 and (form.has_gap or not is_small), 0, 0, 0))
+    if a.measure_own and form.has_gap and not form.is_brief:
+        yield note(tr("To measure your own edit of the script:"))
+        yield command("  $ ", a.measure_own)
 
 
 def _cautions(a: Answer, form: Form) -> Iterator[RenderableType]:

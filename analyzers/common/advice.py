@@ -47,7 +47,7 @@ class Advice:
     id: str
     title: str  # imperative
     numerics: Numerics
-    after: str  # code to paste
+    after: str = ""  # code to paste; "": the title has it all
     before: str = "{line}"
     needs: str = ""
     watch: str = ""  # what to look out for: a sentence of its page
@@ -246,12 +246,6 @@ step(x)""",
         id="compute-less-often",
         title="Compute it once, only when it is read, or for what is new{there}",
         numerics=identical("if it is the same in each step or only read now and then"),
-        after="""# the same in each step: once, before the loop
-if step % 50 == 0:   # read now and then, as a metric or a statistic: only then
-    ...
-buffer = torch.empty(16, 4)   # a few new rows of a buffer: in place, not by torch.cat of all of it
-rows = torch.arange(step, step + 2) % len(buffer)
-buffer[rows] = 0.0""",
         needs="a result that is not needed in each step",
         when=lambda f, p: f.facts.get("kind") not in ("gradient", "zero factor") and in_training(f, p),
         least=0.5,

@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
-from diagnose.analyzers.common.rewrite import Rewrite, joined
+from diagnose.analyzers.common.rewrite import Edits, joined
 from diagnose.model.arrays import Floats
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
@@ -69,6 +69,7 @@ class Avoidable(NamedTuple):
     avoidable: float = 1.0  # share of the operators' time
     confidence: Confidence = "high"
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
+    edits: Edits = ()  # that make the change
     with_inner: bool = False  # of what the operators themselves launch that share goes, of what they call all
 
 
@@ -116,8 +117,8 @@ class AvoidableRule(NamedTuple):
             parts.sort(key=lambda one: -total(self.time_of(t, flow, one)))
         first, texts = parts[0], [one.text for one in parts[:3]]
         facts = dict(first.facts)
-        if isinstance(facts.get("rewrite"), Rewrite):
-            facts["rewrite"] = joined([one.facts["rewrite"] for one in parts[:3]])._asdict()
+        if first.edits:
+            facts["edits"] = joined([one.edits for one in parts[:3]])
         rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, texts, facts)
         found = idle_finding(t, rule)
         if t.device_id >= 0:

@@ -1,7 +1,7 @@
 """The user's own statements, rewritten: kept, moved, handed on or detached, with the names that they have.
 
-Each function returns code as it is and as it becomes, or None if the known lines do not show that the new form has all
-its names. Nothing is made up but the name of a result that had none.
+Each function returns the edits, or () if the known lines do not show that the new form has all its names. Nothing is
+made up but the name of a result that had none.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TypeAlias
 
 from diagnose.model.dataflow import Frame
-from diagnose.model.own_source import OwnSource, span, with_parts
+from diagnose.model.own_source import EditedStatement, OwnSource, span, with_parts
 
 __all__ = [
-    "NONE",
-    "Rewrite",
+    "Edits",
     "cached",
     "detached",
     "frozen_for",
@@ -24,61 +23,62 @@ __all__ = [
     "hoisted",
     "joined",
     "kept",
+    "skipped",
     "without_calls",
     "without_gradients",
 ]
 
-_ONCE = "   # once, before the loop"
+Edits: TypeAlias = tuple[EditedStatement, ...]
 
 
-class Rewrite(NamedTuple):
-    """Code as it is and as it becomes."""
-
-    before: str
-    after: str
-
-
-NONE = Rewrite("", "")
-
-
-def joined(rewrites: Iterable[object]) -> Rewrite:
-    """Return the code of several rewrites, each once; nothing if the first one has none."""
-    each = list(dict.fromkeys(one for one in rewrites if isinstance(one, Rewrite)))
-    known = [one for one in each if one.after] if each and each[0].after else []
-    return Rewrite("\n\n".join(one.before for one in known), "\n\n".join(one.after for one in known))
+def joined(rewrites: Iterable[Edits]) -> Edits:
+    """Return the edits of several rewrites, of those of one line the first; () if the first one has none."""
+    found: dict[int, EditedStatement] = {}
+    each = list(rewrites)
+    for edits in each if each and each[0] else ():
+        if not found.keys() & {edit.line for edit in edits}:
+            found |= {edit.line: edit for edit in edits}
+    return tuple(found.values())
 
 
-def cached(source: OwnSource, first: Frame, again: Frame) -> Rewrite | None:
-    """Return what uses parametrized weights, the loop around it or two lines, in a block that computes them once."""
-    if first != again and source.function(first) != source.function(again):
-        return None
-    loop = source.loop(again) if first == again else None
-    texts = [source.text(first), source.text(again)] if loop is None else _turn(source, loop, again, source.text(again))
-    if "" in texts or (loop is None and first == again):
-        return None
-    block = "\n    ".join(["with torch.nn.utils.parametrize.cached():", *texts])
-    return Rewrite("\n".join(texts), block)
+def cached(source: OwnSource, line: Frame) -> Edits:
+    """Return the loop around what uses parametrized weights in a block that computes them once."""
+    loop = source.loop(line)
+    head = source.text(loop)
+    return _edit(source, loop, f"with torch.nn.utils.parametrize.cached():\n    {head}") if head else ()
 
 
-def hoisted(source: OwnSource, line: Frame) -> Rewrite | None:
+def hoisted(source: OwnSource, line: Frame, is_meant: Callable[[ast.Call], bool] | None = None) -> Edits:
     """Return a statement of a loop, all or a call of it made before the loop: it uses nothing that the loop binds."""
     loop, text, node = source.loop(line), source.text(line), source.statement(line)
     head = source.text(loop)
     if loop is None or node is None or not head:
-        return None
+        return ()
     binds = source.binds(loop)
-    if _target(node) and isinstance(node, ast.Assign) and not _names(node.value) & binds:
-        return Rewrite(_block(source, loop, line, text), f"{text}{_ONCE}\n{head}\n    ...")
-    free = _outermost(node, lambda each: isinstance(each, ast.Call) and not _names(each) & binds)
+    meant = is_meant or (lambda _: True)
+    free = _outermost(node, lambda each: isinstance(each, ast.Call) and meant(each) and not _names(each) & binds)
+    lines = (range(loop.line, line.line), range(line.line + 1, _last(source, loop)))
+    elsewhere = {name for each in lines for name in source.stored(loop.file, each)}
+    target = set(_target(node).split(", "))
+    is_all = isinstance(node, ast.Assign) and (free or is_meant is None) and not _names(node.value) & binds
+    if is_all and target != {""} and not target & elsewhere:
+        return (*_edit(source, loop, f"{text}\n{head}"), *_edit(source, line, ""))
     if len({ast.dump(each) for each in free}) != 1:
-        return None
+        return ()
     name = _new_name(free[0], _names(node) | binds)
     rest = with_parts(text, [(each, name) for each in free])
-    before, after = (_block(source, loop, line, each) for each in (text, rest))
-    return Rewrite(before, f"{name} = {_segment(text, free[0])}{_ONCE}\n{after}")
+    return (*_edit(source, loop, f"{name} = {_segment(text, free[0])}\n{head}"), *_edit(source, line, rest))
 
 
-def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) -> Rewrite | None:
+def _last(source: OwnSource, loop: Frame) -> int:
+    return max(b for a, b in source.loops[loop.file] if a == loop.line) + 1
+
+
+def _edit(source: OwnSource, line: Frame | None, after: str) -> Edits:
+    return (EditedStatement(line.line, source.text(line), after),) if line is not None else ()
+
+
+def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) -> Edits:
     """Return two statements of one function, the second of which uses what the first has computed.
 
     If no backward pass goes through the first result alone, the first statement uses what the second computes.
@@ -86,52 +86,56 @@ def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) 
     texts, nodes = (source.text(first), source.text(again)), (source.statement(first), source.statement(again))
     is_after = first.file == again.file and first.line < again.line
     if not is_after or source.function(first) != source.function(again) or nodes[0] is None or nodes[1] is None:
-        return None
+        return ()
     mine = {ast.dump(each) for each in ast.walk(nodes[0]) if isinstance(each, ast.Call)}
     both = _outermost(nodes[1], lambda each: isinstance(each, ast.Call) and ast.dump(each) in mine)
     between = {*source.stored(first.file, range(first.line + 1, again.line))}
     if len({ast.dump(each) for each in both}) != 1 or _names(both[0]) & (between | _stored(nodes[0])):
-        return None
-    same, before = ast.dump(both[0]), "\n".join(texts)
+        return ()
+    same = ast.dump(both[0])
     uses = [_outermost(node, lambda each: ast.dump(each) == same) for node in nodes if node is not None]
     is_whole = [getattr(node, "value", None) is use[0] for node, use in zip(nodes, uses, strict=True)]
     names = [_target(node) * each for node, each in zip(nodes, is_whole, strict=True)]
     if not is_kept_first:
         rest = with_parts(texts[0], [(each, f"{names[1]}.detach()") for each in uses[0]])
-        return Rewrite(before, f"{texts[1]}\n{rest}") if names[1].isidentifier() else None
-    if names[0] and not set(names[0].split(", ")) & between:
-        return Rewrite(before, f"{texts[0]}\n{with_parts(texts[1], [(each, names[0]) for each in uses[1]])}")
-    name = _new_name(both[0], _names(nodes[0]) | _names(nodes[1]) | between)
-    lines = [with_parts(text, [(each, name) for each in use]) for text, use in zip(texts, uses, strict=True)]
-    return Rewrite(before, "\n".join([f"{name} = {_segment(texts[1], both[0])}", *lines]))
+        is_named = names[1].isidentifier()
+        return (*_edit(source, first, f"{texts[1]}\n{rest}"), *_edit(source, again, "")) if is_named else ()
+    name, now = names[0], texts[0]
+    if not name or set(name.split(", ")) & between:
+        name = _new_name(both[0], _names(nodes[0]) | _names(nodes[1]) | between)
+        now = f"{name} = {_segment(texts[1], both[0])}\n{with_parts(texts[0], [(each, name) for each in uses[0]])}"
+    second = with_parts(texts[1], [(each, name) for each in uses[1]])
+    return (*_edit(source, first, now), *_edit(source, again, second))
 
 
-def handed_on(source: OwnSource, inner: Frame, caller: Frame) -> Rewrite | None:
+def handed_on(source: OwnSource, inner: Frame, caller: Frame) -> Edits:
     """Return a statement of a method that the modules of a loop run, made once before it and handed to each."""
     loop, method, made = source.loop(caller), source.function(inner), source.statement(inner)
     definition, line, name = source.statement(method), source.statement(caller), _target(made)
-    is_known = loop is not None and method is not None and line is not None and name.isidentifier()
-    if not is_known or not isinstance(definition, ast.FunctionDef) or inner.file != caller.file:
-        return None
-    assert loop is not None
-    assert method is not None
-    assert line is not None
-    turns, call = _turns(source.statement(loop)), source.text(caller)
-    calls = [each for each in ast.walk(line) if isinstance(each, ast.Call) and ast.unparse(each.func) in turns]
-    given = _given(call, calls[0], definition, turns[ast.unparse(calls[0].func)]) if len(calls) == 1 else None
-    computed = _computed(source, inner, method, given, source.binds(loop)) if given is not None else None
+    if loop is None or method is None or line is None or not name.isidentifier() or inner.file != caller.file:
+        return ()
+    call, head, binds = source.text(caller), source.text(loop), source.binds(loop)
+    turns, calls = _turns(source.statement(loop)), [each for each in ast.walk(line) if isinstance(each, ast.Call)]
+    of_turn = [each for each in calls if ast.unparse(each.func) in turns] or (
+        calls if not _names(line) & {*turns} else []
+    )
+    if len(of_turn) != 1 or not isinstance(definition, ast.FunctionDef):
+        return ()
+    called = ast.unparse(of_turn[0].func)
+    of = turns.get(called, "" if _names(of_turn[0].func) & binds else called)
+    given = _given(call, of_turn[0], definition, of) if of else None
+    computed = _computed(source, inner, method, given, binds) if given is not None else None
     if given is None or computed is None:
-        return None
-    before = f"{_block(source, loop, caller, call)}\n\n{source.text(method)}\n    {source.text(inner)}"
-    start = f"{name} = {computed}{_ONCE}\n"
+        return ()
+    start = _edit(source, loop, f"{name} = {computed}\n{head}")
     if given.get(name) == name:
-        return Rewrite(before, start + _block(source, loop, caller, call))
+        return (*start, *_edit(source, caller, call))
     new_head, around = _with_parameter(source.text(method), definition, name), source.function(caller)
     if new_head is None or around is None or name in source.binds(around):
-        return None
-    passing = f"{_segment(call, calls[0])[:-1].rstrip(', ')}, {name}={name})"
-    after = _block(source, loop, caller, with_parts(call, [(calls[0], passing)]))
-    return Rewrite(before, f"{start}{after}\n\n{new_head}   # without line {inner.line}\n    ...")
+        return ()
+    passing = with_parts(call, [(of_turn[0], f"{_segment(call, of_turn[0])[:-1].rstrip(', ')}, {name}={name})")])
+    method_now = (*_edit(source, method, new_head), *_edit(source, inner, ""))
+    return (*start, *_edit(source, caller, passing), *method_now)
 
 
 def _computed(
@@ -151,27 +155,25 @@ def _computed(
     return with_parts(text, parts)
 
 
-def without_gradients(source: OwnSource, line: Frame) -> Rewrite | None:
+def without_gradients(source: OwnSource, line: Frame) -> Edits:
     """Return an assignment that is made without gradients."""
     text = source.text(line)
-    if not _target(source.statement(line)):
-        return None
-    return Rewrite(text, f"with torch.no_grad():\n    {text}")
+    return _edit(source, line, f"with torch.no_grad():\n    {text}") if _target(source.statement(line)) else ()
 
 
-def frozen_for(source: OwnSource, line: Frame) -> Rewrite | None:
+def frozen_for(source: OwnSource, line: Frame) -> Edits:
     """Return a statement that calls one model, which is frozen meanwhile."""
     text, node = source.text(line), source.statement(line)
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)] if node is not None else []
     models = {name for each in calls if (name := ast.unparse(each.func)).removeprefix("self.").isidentifier()}
     models -= {*dir(builtins)}
     if len(models) != 1 or not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr):
-        return None
+        return ()
     (name,) = models
-    return Rewrite(text, f"{name}.requires_grad_(False)\n{text}\n{name}.requires_grad_(True)")
+    return _edit(source, line, f"{name}.requires_grad_(False)\n{text}\n{name}.requires_grad_(True)")
 
 
-def without_calls(source: OwnSource, line: Frame, method: str) -> Rewrite | None:
+def without_calls(source: OwnSource, line: Frame, method: str) -> Edits:
     """Return a statement without the calls of a method that returns its object."""
     text, node = source.text(line), source.statement(line)
     calls = _outermost(node, lambda each: _called(each).endswith(f".{method}")) if node is not None else []
@@ -180,37 +182,47 @@ def without_calls(source: OwnSource, line: Frame, method: str) -> Rewrite | None
         for each in calls
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
     ]
-    if not parts:
-        return None
-    return Rewrite(text, f"# {text}" if isinstance(node, ast.Expr) else with_parts(text, parts))
+    return _edit(source, line, "" if isinstance(node, ast.Expr) else with_parts(text, parts)) if parts else ()
 
 
 def _called(node: ast.AST) -> str:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
-def detached(source: OwnSource, made: Frame, used: Frame) -> Rewrite | None:
+def detached(source: OwnSource, made: Frame, used: Frame) -> Edits:
     """Return the use of a name that another line has assigned, with that name detached."""
     name, text, node = _target(source.statement(made)), source.text(used), source.statement(used)
     if node is None or not name.isidentifier():
-        return None
+        return ()
     uses = _outermost(
         node, lambda each: isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
     )
-    if not uses:
-        return None
-    return Rewrite(text, with_parts(text, [(each, f"{name}.detach()") for each in uses]))
+    return _edit(source, used, with_parts(text, [(each, f"{name}.detach()") for each in uses])) if uses else ()
 
 
-def _block(source: OwnSource, loop: Frame, line: Frame, text: str) -> str:
-    return "\n".join(_turn(source, loop, line, text))
+def skipped(source: OwnSource, line: Frame) -> Edits:
+    """Return a statement that adds a computed term times a coefficient, without the term while that is 0."""
+    text, node = source.text(line), source.statement(line)
+    match node:
+        case ast.AugAssign(op=ast.Add() | ast.Sub(), value=term) if coefficient := _coefficient(term):
+            return _edit(source, line, f"if {coefficient} != 0:\n    {text}")
+        case (
+            ast.Assign(value=ast.BinOp(left, ast.Add() | ast.Sub(), term) as whole)
+            | ast.Return(value=ast.BinOp(left, ast.Add() | ast.Sub(), term) as whole)
+        ) if coefficient := _coefficient(term):
+            now = f"{_segment(text, whole)} if {coefficient} != 0 else {_segment(text, left)}"
+            return _edit(source, line, with_parts(text, [(whole, now)]))
+    return ()
 
 
-def _turn(source: OwnSource, loop: Frame, line: Frame, text: str) -> list[str]:
-    """Return the lines of a loop with one of its statements; "..." stands for others."""
-    last = max(b for a, b in source.loops[loop.file] if a == loop.line)
-    before, after = ["    ..."] * (line.line > loop.line + 1), ["    ..."] * (line.line < last)
-    return [source.text(loop), *before, f"    {text}", *after]
+def _coefficient(term: ast.expr) -> str:
+    """Return the factor of a product that calls nothing, if the others do; "" for anything else."""
+    factors = [term]
+    while isinstance(factors[0], ast.BinOp) and isinstance(factors[0].op, ast.Mult):
+        factors[:1] = [factors[0].left, factors[0].right]
+    plain = [each for each in factors if not any(isinstance(one, ast.Call) for one in ast.walk(each))]
+    is_known = len(plain) == 1 < len(factors) and isinstance(plain[0], ast.Name | ast.Attribute | ast.Subscript)
+    return ast.unparse(plain[0]) if is_known else ""
 
 
 def _outermost(node: ast.AST, wanted: Callable[[ast.AST], bool]) -> list[ast.expr]:
@@ -249,7 +261,7 @@ def _new_name(node: ast.expr, taken: frozenset[str] | set[str]) -> str:
 
 
 def _segment(text: str, node: ast.AST) -> str:
-    start, end = span(node)
+    start, end = span(text, node)
     return text.encode()[start:end].decode()
 
 
@@ -285,6 +297,6 @@ def _with_parameter(text: str, definition: ast.FunctionDef, name: str) -> str | 
     if args.vararg or args.kwonlyargs or args.kwarg or not args.args or name in {each.arg for each in args.args}:
         return None
     last = args.defaults[-1] if args.defaults else args.args[-1]
-    end = span(last)[1]
+    end = span(text, last)[1]
     raw = text.encode()
     return (raw[:end] + f", {name}{'=None' if args.defaults else ''}".encode() + raw[end:]).decode()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from diagnose.analyzers.common.locate import MAX_LINES_APART
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import RANDOM_DRAW
+from diagnose.model.own_source import parsed_statement
 from diagnose.tables import Tables
 
 __all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
@@ -91,10 +92,7 @@ def holds_lock(line: SampledLine) -> bool:
 
 def _counts(line: SampledLine) -> bool:
     """Return whether a statement computes with the counters of its loops, indices and constants alone."""
-    try:
-        (statement,) = ast.parse(line.text).body
-    except (SyntaxError, ValueError):
-        return False
+    statement = parsed_statement(line.text)
     if not isinstance(statement, ast.Assign | ast.AugAssign):
         return False
     parts = list(ast.walk(statement.value))

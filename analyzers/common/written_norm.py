@@ -11,6 +11,7 @@ from typing import NamedTuple
 from diagnose.model.dataflow import Dataflow, Operator
 from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import Where
+from diagnose.model.own_source import parsed_statement
 from diagnose.model.shapes import num_elements
 
 __all__ = ["Norm", "call_facts", "norm_of"]
@@ -104,7 +105,7 @@ class _Names:
 
     def __init__(self, where: Sequence[Where], parameters: Mapping[str, str]) -> None:
         code = [w.code or "" for w in sorted(where, key=lambda w: (w.file or "", w.line or 0))]
-        trees = [tree for text in code if (tree := _parsed(text)) is not None]
+        trees = [tree for text in code if (tree := parsed_statement(text)) is not None]
         self.x = next((name for tree in trees if (name := _averaged(tree))), "x")
         self.eps = next((name for tree in trees if (name := _epsilon(tree))), "1e-5")
         self._parameters, self._text = parameters, "\n".join(code)
@@ -114,13 +115,6 @@ class _Names:
         """Return the weight or the bias; "None" where the norm has none."""
         name = self._parameters.get(what, "None")
         return f"self.{name}" if f"self.{name}" in self._text else name
-
-
-def _parsed(text: str) -> ast.AST | None:
-    try:
-        return ast.parse(text)
-    except SyntaxError:
-        return None
 
 
 def _averaged(tree: ast.AST) -> str:

@@ -3,7 +3,7 @@
 What it does
     Rewrites a slow line with the script's own names. Known forms: draws by weights, lists that are cut at their front
     or searched, rows of pandas, and arrays that grow by copies. Also files read and patterns made at each call, a sort
-    for a few items, and tensors made of lists of arrays.
+    for a few items, and tensors made of lists of arrays. If other code would change too, you edit the script.
 
 What to watch
     Each form states what it needs, such as weights that stay the same.
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Change, Proposal, identical, other_training
+from diagnose.changes.common.statements import STATEMENTS, of_statements
 from diagnose.model.locations import Where, at_line
 from diagnose.model.numerics import number
 
@@ -36,10 +37,9 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
     batch_ns, size = number(finding.facts, "batch_ns"), number(finding.facts, "batch_size") or program.batch_size
     is_sure = not finding.facts.get("order_line") or part * batch_ns >= idiom["sure_from_ns"] * (size or LARGE_BATCH)
     numerics = identical(str(idiom["condition"])) if idiom["is_identical"] else other_training(str(idiom["condition"]))
-    return Proposal(
+    return of_statements(
+        idiom["edits"],
         title=f"{idiom['title']} ({at_line(Where(idiom['file'], idiom['line']))})",
-        before=str(idiom["before"]),
-        after=str(idiom["after"]),
         needs=str(idiom["needs"]),
         numerics=numerics,
         least=float(idiom["least"]) * of_line * part if is_sure else 0.0,
@@ -56,6 +56,7 @@ CHANGE = Change(
     id="cheaper-line",
     title="Write the slow line in a faster form",
     numerics=identical(),
+    edit=STATEMENTS,
     proposal=_proposal,
     is_within_share=True,
 )

@@ -35,10 +35,6 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     at = f" ({at_line(place)})" if place else ""
     return Proposal(
         title=f"Make what is copied on the device, or once before the loop{at}",
-        before=(place.code or "") if place else "mask = torch.eye(n).to(device)",
-        after="mask = torch.eye(n, dtype=torch.bool, device=device)   # device= where the tensor is made\n"
-        "# the same in each step: make it once before the loop, or keep it as a buffer of the module\n"
-        "# new in each step and only the host can make it: tensor.pin_memory().to(device, non_blocking=True)",
         least=0.5,
         most=1.0,
         needs="a tensor that operators make, or that does not change",

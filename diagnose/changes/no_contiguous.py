@@ -24,8 +24,6 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
     if finding.facts["is_conversion"] or "cast_to" in finding.facts or finding.facts.get("around_graphs"):
         return None
     return Proposal(
-        before="y = x.transpose(1, 2).contiguous() @ w",
-        after="y = x.transpose(1, 2) @ w  # products, attention and norms take the view as it is",
         least=0.1,
         needs="an operator behind it that accepts strides; `view` needs `reshape` or another order of dimensions",
     )

@@ -38,7 +38,8 @@ class ComputedAgain(NamedTuple):
     with_gradients: bool  # a backward pass goes through what is computed again
     starts: tuple[Frame | None, ...] = ()  # of backward passes: the lines that start them, in order
     modules: tuple[str, ...] = ()  # the innermost ones that compute it, in the order in which they do
-    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call
+    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call;
+    # of one that calls a function again: the line in that
     callers: tuple[Frame, ...] = ()  # what calls both lines, or that method, innermost first; () if not the same
     is_whole: bool = False  # whenever the line runs in the step, it computes the same
     is_parametrized: bool = False  # by parametrizations of weights
@@ -211,6 +212,8 @@ def _with_calls(graph: Graph, record: ComputedAgain, pairs: dict[int, int]) -> C
     if len(modules) > 1 and record.value_line == record.use_line:
         at = next((n for n in range(at, len(one.stack)) if one.stack[n].function == "forward"), len(one.stack))
         inner = next(iter(one.stack[at : at + 1]), None)
+    elif at == 1 and record.value_line == record.use_line:
+        at, inner = 0, one.stack[0]
     alike = one.stack[at + 1 :] == other.stack[at + 1 :]
     calls = Counter(_call(graph.operators[row]) for row in rows)
     every = Counter(_call(graph.operators[row]) for row in graph.of_step(graph.last_step))

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 
 class Binding(NamedTuple):
-    """A statement that gives a value to a name of a module or to an attribute of ``self``, or to one of its items."""
+    """What gives a value to a name of a module or an attribute of ``self``, or to an item of it, or changes it."""
 
     name: str
     function: str  # that it stands in, "" for none
     text: str
+    line: int = 0  # of the file; 0 in a recording of an earlier version
 
 
 class StoredSource(NamedTuple):
@@ -46,6 +47,22 @@ def assigned(node: ast.AST) -> Iterator[Assigned]:
             yield from _paired(target, None)
         case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
             yield from _paired(target, value)
+
+
+_CHANGES = frozenset(
+    {
+        *("append", "appendleft", "add", "clear", "discard", "extend", "fill", "insert", "pop", "popitem", "popleft"),
+        *("remove", "reverse", "setdefault", "shuffle", "sort", "update"),
+    }
+)
+
+
+def changed_in_place(node: ast.AST) -> str:
+    """Return the name that a call changes in place, such as `.append(…)` or `.mul_(…)`; "" for any other node."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=held, attr=name)) if name in _CHANGES or name[-1:] == "_" != name[-2:-1]:
+            return name_of(held)
+    return ""
 
 
 def _paired(target: ast.expr, value: ast.expr | None) -> Iterator[Assigned]:

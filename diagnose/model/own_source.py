@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -12,6 +13,22 @@ from diagnose.model.dataflow import Frame
 
 Spans: TypeAlias = Mapping[str, tuple[tuple[int, int], ...]]  # by file: first and last lines
 _NOTHING: Spans = MappingProxyType({})
+
+
+class EditedStatement(NamedTuple):
+    """What takes the place of the statement that begins at a line of a file, of one with a body of its head."""
+
+    line: int  # 0: ``after`` is put after the file's last import
+    before: str  # as it stands; "": ``after`` is put below the statement
+    after: str  # statements, the last of them the head of one with a body if the old one is; "": it is left out
+
+
+def shown(edits: Iterable[EditedStatement]) -> tuple[str, str]:
+    """Return what is printed of edits if no diff is: the statements as they stand, and those that take their place."""
+    each = list(edits)
+    before, after = ("\n".join(f"{text} ..." if text.endswith(":") else text for text in texts if text)
+                     for texts in ([edit.before for edit in each], [edit.after for edit in each]))  # fmt: skip
+    return before, after or "\n".join(f"# {line}" for line in before.split("\n") if line)
 
 
 class OwnSource(NamedTuple):
@@ -58,31 +75,41 @@ class OwnSource(NamedTuple):
                     yield each.id
 
 
+def parsed_statements(text: str) -> list[ast.stmt]:
+    """Return the statements that a text is, of one with a body its head; [] of what is no Python."""
+    text = text.strip().removeprefix("el") if text.lstrip().startswith("elif") else text.strip()
+    for body in ("", f"\n{' ' * 99}..."):
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes: the script had them already
+            return ast.parse(text + body).body
+    return []
+
+
 def parsed_statement(text: str) -> ast.stmt | None:
     """Return the statement that a text is, or the head of one; None if it is none or several."""
-    for body in ("", " pass"):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of odd escapes: the script had them already
-                found = ast.parse(text + body).body
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        return found[0] if len(found) == 1 else None
-    return None
+    found = parsed_statements(text)
+    return found[0] if len(found) == 1 else None
 
 
-def span(node: ast.AST) -> tuple[int, int]:
-    """Return begin and end of a node of a statement on one line, in bytes."""
-    return int(getattr(node, "col_offset", 0)), int(getattr(node, "end_col_offset", 0))
+def span(text: str, node: ast.AST) -> tuple[int, int]:
+    """Return the first byte of a node of a text, and the one after its last."""
+    lines = [len(line.encode()) + 1 for line in text.split("\n")]
+    places = (("lineno", "col_offset"), ("end_lineno", "end_col_offset"))
+    first, last = (sum(lines[: getattr(node, line) - 1]) + getattr(node, column) for line, column in places)
+    return first, last
+
+
+def spliced(text: str, parts: Iterable[tuple[int, int, str]]) -> str:
+    """Return a text with others in the place of some of its bytes, which do not overlap."""
+    raw = text.encode()
+    for start, end, new in sorted(parts, key=lambda part: part[:2], reverse=True):
+        raw = raw[:start] + new.encode() + raw[end:]
+    return raw.decode()
 
 
 def with_parts(text: str, parts: Iterable[tuple[ast.AST, str]]) -> str:
-    """Return the text of a statement on one line with some of its nodes written otherwise."""
-    raw = text.encode()
-    for node, new in sorted(parts, key=lambda part: span(part[0]), reverse=True):
-        start, end = span(node)
-        raw = raw[:start] + new.encode() + raw[end:]
-    return raw.decode()
+    """Return a text with some nodes of its tree written otherwise."""
+    return spliced(text, [(*span(text, node), new) for node, new in parts])
 
 
 def _innermost(frame: Frame, spans: Iterable[tuple[int, int]]) -> Frame | None:

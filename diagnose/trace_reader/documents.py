@@ -75,7 +75,7 @@ class _SourceFile(msgspec.Struct, gc=False):
     deques: list[DequeRecord] = []
     statements: dict[int, int] = {}
     texts: dict[int, str] = {}
-    bindings: list[tuple[str, str, str]] = []
+    bindings: list[Binding] = []
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -198,7 +198,7 @@ def read_lines(path: Path | Stored) -> SourceText:
         {name: tuple(file.functions.items()) for name, file in stored.items() if file.functions},
         {(name, line): names for name, file in stored.items() for line, names in file.bound.items()},
         {
-            name: StoredSource(tuple(file.texts.items()), tuple(Binding(*each) for each in file.bindings))
+            name: StoredSource(tuple(file.texts.items()), tuple(file.bindings))
             for name, file in stored.items()
             if file.texts
         },

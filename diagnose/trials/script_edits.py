@@ -14,7 +14,10 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from diagnose.changes.common.call_arguments import passed, set_arguments
 from diagnose.changes.common.change import AddStatement, Edit, EditLoop, SetArguments
+from diagnose.changes.common.statements import BY_HAND
+from diagnose.model.own_source import EditedStatement
 from diagnose.trials.saver_edits import with_background_saver
+from diagnose.trials.statement_edits import RewriteError, rewritten
 
 __all__ = [
     "edited_tree",
@@ -29,6 +32,7 @@ __all__ = [
     "with_length_batches",
     "with_masked_results",
     "with_sharded_stream",
+    "with_statements",
     "with_threads",
     "with_zero_optimizer",
     "without_contiguous",
@@ -176,6 +180,17 @@ def _with_calls(
     if editor.count and not (whys and in_all):
         return changed, ""
     return tree, whys[0] if whys else f"the script calls no {' or '.join(names[:3])}{how} itself"
+
+
+def with_statements(tree: cst.Module, statements: Sequence[Sequence[Any]]) -> tuple[cst.Module, str]:
+    """Rewrite statements, each given as the fields of an `EditedStatement`."""
+    if not statements:
+        return tree, BY_HAND
+    try:
+        after = rewritten(tree.code, [EditedStatement(*each) for each in statements])
+    except RewriteError as error:
+        return tree, str(error)
+    return cst.parse_module(after), ""
 
 
 def with_gradients_set_to_none(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:

@@ -182,9 +182,11 @@ def diffs_of(diagnosis: Diagnosis, cwd: Path) -> dict[str, str]:
 def with_diffs(diagnosis: Diagnosis, script: Path) -> Diagnosis:
     """Return the diagnosis with a diff of the script for every prescription whose edit can be made in it.
 
-    A prescription that has a diff keeps it; one whose edit does not fit keeps its example. So do all without libcst.
+    A prescription that has a diff keeps it, unless the files here contradict it; one whose edit does not fit keeps its
+    example. So do all without libcst.
     """
     found = tuple(_with_diff(diagnosis, p, script) for p in diagnosis.prescriptions)
+    found = tuple(p if applies_in(Path.cwd(), p.diff) is not False else replace(p, diff="", edits=()) for p in found)
     if all(new is old for new, old in zip(found, diagnosis.prescriptions, strict=True)):
         return diagnosis
     further = tuple(p for p in diagnosis.also_possible if p.id not in {new.id for new in found})

@@ -1,9 +1,7 @@
 """data-stall: what the sampler takes of loading, in the process that trains. Times in µs."""
 
-import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from diagnose.analyzers.common.loading import loading_facts
@@ -55,9 +53,8 @@ def test_a_sampler_that_takes_most_of_loading_is_named_with_its_line(recording, 
     assert finding.evidence[-1].endswith(takes)
     (first,) = [p for p in r.prescribe("data-stall") if p.saves_ns[1]]
     presentable(first)
-    assert (first.id, first.before) == ("cheaper-line", DRAW)
-    assert "self.cumulative = np.cumsum(self.p" in first.after
-    assert "self.cumulative.searchsorted(self.rng.random(768), side='right')" in first.after
+    assert (first.id, first.after) == ("cheaper-line", "")  # where the weights are made the recording does not hold
+    assert first.title == "Add up the weights once, and look each draw up (train.py:56)"
 
 
 def test_workers_that_wait_for_it_are_neither_taken_away_nor_added_to(recording):
@@ -138,26 +135,6 @@ def test_a_draw_of_the_sampler_is_none_of_the_samples(recording):
     drawn = loaded(recording, SINGLE, at=(DATASET,))
     drawn.lines[DATASET[:2]] = DRAW
     assert loading_facts(drawn.tables())["draws"]["line"] == 30
-
-
-DRAWS = {
-    "choice": ("rng = np.random.default_rng(0)", "rng.choice(50, size=9, p=weights)"),
-    "choice of old": ("rng = np.random.RandomState(0)", "rng.choice(50, 9, True, weights)"),
-    "choices": ("random.seed(0)", "random.choices(range(50), weights=weights, k=9)"),
-}
-
-
-@pytest.mark.parametrize(("seeded", "drawn"), DRAWS.values(), ids=DRAWS)
-def test_looked_up_draws_are_those_that_they_replace(recording, seeded, drawn):
-    r = loaded(recording)
-    r.lines[SAMPLER[:2]] = f"picked = {drawn}"
-    (advice,) = [p for p in r.prescribe("data-stall") if p.id == "cheaper-line"]
-    picked = []
-    for text in (advice.before, advice.after):
-        names = {"np": np, "random": random, "weights": np.arange(1, 51) / np.arange(1, 51).sum()}
-        exec(f"{seeded}\n{text}", names)
-        picked.append(list(names["picked"]))
-    assert picked[0] == picked[1]
 
 
 @pytest.mark.parametrize(("size", "least"), [(768, 0.8), (None, 0.0), (900, 0.0)])

@@ -129,12 +129,17 @@ HEAD = "for name, value in teacher.state_dict().items():"
 @pytest.mark.parametrize(
     ("head", "line", "call", "after"),
     [
-        (HEAD, "value.lerp_(net.state_dict()[name], 0.1)", "net.state_dict()", "value.lerp_(state_dict[name], 0.1)"),
+        (
+            HEAD,
+            "value.lerp_(net.state_dict()[name], 0.1)",
+            "net.state_dict()",
+            "value.lerp_(state_dict_result[name], 0.1)",
+        ),
         (
             "for i, mean in enumerate(means):",
             "mean.lerp_(list(self.net.parameters())[i], 0.1)",
             "list(self.net.parameters())",
-            "mean.lerp_(parameters[i], 0.1)",
+            "mean.lerp_(list_result[i], 0.1)",
         ),
         ("for net, value in pairs:", "value.lerp_(net.state_dict()[name], 0.1)", "", ""),  # another model in each turn
         (HEAD, "value.lerp_(next(weights), 0.1)", "", ""),  # another value in each turn

@@ -2,7 +2,12 @@
 
 from diagnose.analyzers.common import rewrite
 from diagnose.model.dataflow import Frame
-from diagnose.model.own_source import OwnSource
+from diagnose.model.own_source import EditedStatement, OwnSource, shown
+
+
+def after(edits):
+    """Return what edits write."""
+    return shown(edits)[1]
 
 
 def source(text, *, loops=(), functions=(), bound=None):
@@ -32,22 +37,20 @@ def layers(text=LAYERS, **bound):
 
 def test_a_statement_of_several_layers_is_made_once_and_handed_on():
     known, at = layers(LAYERS.replace("h, idx=None)", "h)"))
-    assert rewrite.handed_on(known, at(3), at(8)).after.splitlines() == [
-        "idx = knn(xyz, self.layers[0].k)   # once, before the loop",
-        "for layer in self.layers:",
-        "    h = layer(xyz, h, idx=idx)",
-        "",
-        "def forward(self, xyz, h, idx):   # without line 3",
-        "    ...",
+    assert after(rewrite.handed_on(known, at(3), at(8))).splitlines() == [
+        "idx = knn(xyz, self.layers[0].k)",
+        "for layer in self.layers: ...",
+        "h = layer(xyz, h, idx=idx)",
+        "def forward(self, xyz, h, idx): ...",
     ]
 
 
 def test_an_argument_that_the_caller_passes_already_is_only_made_before_the_loop():
     known, at = layers(LAYERS.replace("layer(xyz, h)", "layer(xyz, h, idx)"))
-    assert rewrite.handed_on(known, at(3), at(8)).after.splitlines() == [
-        "idx = knn(xyz, self.layers[0].k)   # once, before the loop",
-        "for layer in self.layers:",
-        "    h = layer(xyz, h, idx)",
+    assert after(rewrite.handed_on(known, at(3), at(8))).splitlines() == [
+        "idx = knn(xyz, self.layers[0].k)",
+        "for layer in self.layers: ...",
+        "h = layer(xyz, h, idx)",
     ]
 
 
@@ -58,55 +61,93 @@ def test_nothing_is_handed_on_whose_names_the_caller_lacks():
         LAYERS.replace("layer(xyz, h)", "layer(*parts)"),
     ):
         known, at = layers(text)
-        assert rewrite.handed_on(known, at(3), at(8)) is None
+        assert rewrite.handed_on(known, at(3), at(8)) == ()
 
 
 def test_a_call_of_a_loop_moves_before_it_if_it_uses_nothing_that_the_loop_binds():
     text = "for rows in parts:\n    loss = criterion(model(x[rows]), teacher(x)[rows])"
     known, at = source(text, loops=((1, 2),), bound={1: ("loss", "rows")})
-    assert rewrite.hoisted(known, at(2)).after.splitlines() == [
-        "teacher_result = teacher(x)   # once, before the loop",
-        "for rows in parts:",
-        "    loss = criterion(model(x[rows]), teacher_result[rows])",
+    assert after(rewrite.hoisted(known, at(2))).splitlines() == [
+        "teacher_result = teacher(x)",
+        "for rows in parts: ...",
+        "loss = criterion(model(x[rows]), teacher_result[rows])",
     ]
     known, at = source(text.replace("teacher(x)", "teacher(x[rows])"), loops=((1, 2),))
-    assert rewrite.hoisted(known, at(2)) is None
+    assert rewrite.hoisted(known, at(2)) == ()
 
 
 def test_the_second_of_two_lines_uses_the_name_of_the_first():
     known, at = source("out = model(x)\nloss = criterion(model(x), y)")
-    assert rewrite.kept(known, at(1), at(2), is_kept_first=True).after == "out = model(x)\nloss = criterion(out, y)"
+    assert after(rewrite.kept(known, at(1), at(2), is_kept_first=True)) == "out = model(x)\nloss = criterion(out, y)"
     known, at = source("out = model(x)\nx = x + 1\nloss = criterion(model(x), y)")
-    assert rewrite.kept(known, at(1), at(3), is_kept_first=True) is None
+    assert rewrite.kept(known, at(1), at(3), is_kept_first=True) == ()
 
 
 def test_a_result_without_gradients_is_taken_from_the_one_with_them():
     known, at = source("hits += (model(x).argmax(1) == y).sum()\nout = model(x)")
-    assert rewrite.kept(known, at(1), at(2), is_kept_first=False).after == (
+    assert after(rewrite.kept(known, at(1), at(2), is_kept_first=False)) == (
         "out = model(x)\nhits += (out.detach().argmax(1) == y).sum()"
     )
 
 
 def test_parametrized_weights_are_cached_around_the_loop():
     known, at = source("for each in parts:\n    state = self.cell(each, state)", loops=((1, 2),))
-    assert rewrite.cached(known, at(2), at(2)).after.splitlines() == [
+    assert after(rewrite.cached(known, at(2))).splitlines() == [
         "with torch.nn.utils.parametrize.cached():",
-        "    for each in parts:",
-        "        state = self.cell(each, state)",
+        "    for each in parts: ...",
     ]
 
 
 def test_gradients_end_at_the_name_that_another_line_made():
     known, at = source("sample = gen(noise)\nloss = f(critic(sample)) - sample_mean")
-    assert rewrite.detached(known, at(1), at(2)).after == "loss = f(critic(sample.detach())) - sample_mean"
-    assert rewrite.detached(known, at(2), at(1)) is None
-    assert rewrite.without_gradients(known, at(1)).after == "with torch.no_grad():\n    sample = gen(noise)"
-    assert rewrite.frozen_for(known, at(1)).after.splitlines()[::2] == [
+    assert after(rewrite.detached(known, at(1), at(2))) == "loss = f(critic(sample.detach())) - sample_mean"
+    assert rewrite.detached(known, at(2), at(1)) == ()
+    assert after(rewrite.without_gradients(known, at(1))) == "with torch.no_grad():\n    sample = gen(noise)"
+    assert after(rewrite.frozen_for(known, at(1))).splitlines()[::2] == [
         "gen.requires_grad_(False)", "gen.requires_grad_(True)"
     ]  # fmt: skip
 
 
 def test_what_asks_for_a_gradient_is_left_out():
     known, at = source("x = images[rows].requires_grad_()\noutput.requires_grad_(True)")
-    after = [rewrite.without_calls(known, at(line), "requires_grad_").after for line in (1, 2)]
-    assert after == ["x = images[rows]", "# output.requires_grad_(True)"]
+    lines = [rewrite.without_calls(known, at(line), "requires_grad_")[0].after for line in (1, 2)]
+    assert lines == ["x = images[rows]", ""]
+
+
+def test_a_statement_of_another_module_that_each_turn_calls_is_made_once():
+    text = """
+    def forward(self, query, memory, keys=None):
+        keys = self.w_enc(memory)
+    def run(self, memory, words):
+        for t in range(9):
+            context = self.attention(words[t], memory, keys)
+    """
+    known, at = source(text, loops=((4, 5),), functions=((1, 2), (3, 5)), bound={4: ("context", "t")})
+    assert rewrite.handed_on(known, at(2), at(5)) == (
+        EditedStatement(4, "for t in range(9):", "keys = self.attention.w_enc(memory)\nfor t in range(9):"),
+        EditedStatement(5, *["context = self.attention(words[t], memory, keys)"] * 2),
+    )
+    known, at = source(text, loops=((4, 5),), functions=((1, 2), (3, 5)), bound={4: ("context", "t", "memory")})
+    assert rewrite.handed_on(known, at(2), at(5)) == ()
+
+
+def test_a_target_that_the_loop_gives_another_value_is_not_moved():
+    known, at = source("for x in rows:\n    w = norm(weight)\n    w = w + x", loops=((1, 3),), bound={1: ("w", "x")})
+    assert after(rewrite.hoisted(known, at(2))) == "norm_result = norm(weight)\nfor x in rows: ...\nw = norm_result"
+    known, at = source("for x in rows:\n    w = norm(weight)\n    use(w)", loops=((1, 3),), bound={1: ("w", "x")})
+    assert rewrite.hoisted(known, at(2)) == (
+        EditedStatement(1, "for x in rows:", "w = norm(weight)\nfor x in rows:"),
+        EditedStatement(2, "w = norm(weight)", ""),
+    )
+
+
+def test_a_term_is_left_out_while_its_coefficient_is_0():
+    known, at = source(
+        "return loss - hp.ent * dist.entropy().mean()\nloss += beta * f(x)\ny = a + b * c\nz = f(x) * g(y)"
+    )
+    assert [after(rewrite.skipped(known, at(line))) for line in (1, 2, 3, 4)] == [
+        "return loss - hp.ent * dist.entropy().mean() if hp.ent != 0 else loss",
+        "if beta != 0:\n    loss += beta * f(x)",
+        "",
+        "",
+    ]

@@ -116,9 +116,11 @@ def test_the_change_cuts_first_what_is_cut_later(booked, late):
     def shown(one):
         booked(info(one))
         found = [change for change in late.diagnosis().prescriptions if change.rule == "wasted-sample"]
-        return {change.id: change.after for change in found}
+        return {change.id: change.title for change in found}
 
     of_part = shown(row(used=0.1, cut=("data.py", 9, "image[y:y + size]")))
-    assert of_part["cut-first"] == "image[y:y + size]   # of data.py:9: before what line 7 computes, not after it"
+    assert of_part["cut-first"] == (
+        "Cut first, then compute: image[y:y + size] (data.py:9) before what line 7 computes, not after it"
+    )
     assert "cheaper-sample" not in of_part
     assert "cut-first" not in shown(row(is_constant=True))

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 from diagnose import analyzers
 from diagnose.analyzers.common.rewrite import (
-    NONE,
-    Rewrite,
+    Edits,
     cached,
     detached,
+    frozen_for,
     hoisted,
     kept,
+    skipped,
     without_gradients,
 )
 from diagnose.changes.common.change import Promise
 from diagnose.changes.common.prescribe import also_possible, prescribe
 from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding, Prescription, Where
-from diagnose.model.own_source import OwnSource
+from diagnose.model.own_source import EditedStatement, OwnSource
 from diagnose.tables.program import Program
 from tests.changes.test_load_once import LOADS_ONCE
 
@@ -30,18 +31,30 @@ DRAWS = {"file": "data.py", "line": 7}
 SLOW = {"single_process": True, "slow_line": LINE}
 IDIOM = {
     "idiom": {
-        "title": "Select the few items that are used instead of sorting all", "before": "picked = sorted(scores)[:3]",
-        "after": "import heapq\n\npicked = heapq.nsmallest(3, scores)", "condition": "", "is_identical": True,
+        "title": "Select the few items that are used instead of sorting all",
+        "edits": (
+            EditedStatement(0, "", "import heapq"),
+            EditedStatement(31, "picked = sorted(scores)[:3]", "picked = heapq.nsmallest(3, scores)"),
+        ),
+        "condition": "", "is_identical": True,
         "needs": "3 well below the number of items", "least": 0.5, "sure_from_ns": 0, "file": "data.py", "line": 31,
         "share": 0.8, "share_around": 0.9, "samples": 40,
     }
 }  # fmt: skip
-REDRAWN = {"idiom": {**IDIOM["idiom"], "condition": "other draws", "is_identical": False, "sure_from_ns": 10_000}}
+REDRAWN = {
+    "idiom": {**IDIOM["idiom"], "edits": (), "condition": "other draws", "is_identical": False, "sure_from_ns": 10_000}
+}
 SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at": " at train.py:3"}
 MADE = {**LOADS_ONCE, **SLOW}
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
 LOOPS = ("train.py", "torch/optim/swa_utils.py", "torch/nn/utils/clip_grad.py")  # files that loop over tensors
-WALK = {"call": "model.state_dict()", "name": "state_dict", "line": "sizes = len(state_dict)"}
+WALK = {
+    "call": "model.state_dict()",
+    "edits": (
+        EditedStatement(2, "for _ in (0, 1):", "names = model.state_dict()\nfor _ in (0, 1):"),
+        EditedStatement(3, "sizes = len(model.state_dict())", "sizes = len(names)"),
+    ),
+}
 NORM = {
     "operator": "F.layer_norm",
     "over": "dimension 1",
@@ -55,19 +68,19 @@ CHAINS = (
 )  # fmt: skip
 TURNS = ("gc-pause", "python-stall", "off-cpu", "data-stall", "")
 
-NOT_KNOWN = NONE._asdict()
+NOT_KNOWN: Edits = ()
 MADE_WIDE = {"name": "", "file": "data.py", "first": 12, "begin": (12, 4), "parameters": (), "spread": ()}
 
 
-def written(rewrite: Callable[..., Rewrite | None], first: str, second: str = "") -> Mapping[str, str]:
+def written(rewrite: Callable[..., Edits], first: str, second: str = "") -> Edits:
     """Return what two lines of a script become, the second of which a loop repeats if the first is its head."""
     lines = {("train.py", 3): first, ("train.py", 4): second}
     source, frames = OwnSource(lines, {"train.py": ((3, 4),)}), [Frame("train.py", line, "") for line in (3, 4)]
-    in_loop = frames[1:] if rewrite is hoisted else frames[1:] * 2
+    in_loop = frames[1:]
     more = {"is_kept_first": True} if rewrite is kept else {}
     found = rewrite(source, *(in_loop if first.startswith("for ") else frames[: 1 + bool(second)]), **more)
-    assert found is not None
-    return found._asdict()
+    assert found
+    return found
 
 
 # What a finding says of the trace, by rule; a rule that is not here has a finding without facts.
@@ -173,13 +186,15 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "dead-work": (
         {"kind": "zero factor"},
+        {"kind": "zero factor", "edits": written(skipped, "loss = loss + coefficient * penalty(x)")},
         *(
-            {"rewrite": NOT_KNOWN, "kind": "gradient", **more}
+            {"edits": NOT_KNOWN, "kind": "gradient", **more}
             for more in (
                 {}, {"kind": "result"}, {"is_frozen": True, "modules": "layer"}, {"below": "layer"},
-                {"below": "layer", "rewrite": written(without_gradients, "h = model(x)")},
-                {"is_asked": True, "rewrite": {"before": "x.requires_grad_()", "after": "# x.requires_grad_()"}},
-                {"rewrite": written(detached, "h = model(x)", "loss = criterion(discriminator(h), zeros)")},
+                {"is_unused": True, "modules": "layer", "edits": written(frozen_for, "loss = model(x).sum()")},
+                {"below": "layer", "edits": written(without_gradients, "h = model(x)")},
+                {"is_asked": True, "edits": (EditedStatement(3, "x.requires_grad_()", ""),)},
+                {"edits": written(detached, "h = model(x)", "loss = criterion(discriminator(h), zeros)")},
             )
         ),
     ),
@@ -219,17 +234,17 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "computed-again": (
         {"kind": "backward"},
         *(
-            {"rewrite": NOT_KNOWN, **more}
+            {"edits": NOT_KNOWN, **more}
             for more in (
                 {}, {"with_gradients": True}, {"is_parametrized": True},
-                {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)")},
-                {"rewrite": written(hoisted, "for each in (0, 1):", "h = model(x)[each]")},
-                {"with_gradients": True, "rewrite": written(kept, "h = model(x)", "loss = criterion(model(x), y)")},
+                {"edits": written(hoisted, "for each in (0, 1):", "h = model(x)")},
+                {"edits": written(hoisted, "for each in (0, 1):", "h = model(x)[each]")},
+                {"with_gradients": True, "edits": written(kept, "h = model(x)", "loss = criterion(model(x), y)")},
                 {
                     "with_gradients": True,
-                    "rewrite": written(kept, "h = model(x).sum()", "loss = criterion(model(x), y)"),
+                    "edits": written(kept, "h = model(x).sum()", "loss = criterion(model(x), y)"),
                 },
-                {"is_parametrized": True, "rewrite": written(cached, "for each in (0, 1):", "h = model(x)")},
+                {"is_parametrized": True, "edits": written(cached, "for each in (0, 1):", "h = model(x)")},
             )
         ),
     ),

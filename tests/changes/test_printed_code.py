@@ -20,15 +20,13 @@ CASES = [p for p in PRINTED if is_python(p.prescription.before) or is_python(p.p
 ON_CPU = (  # what a GPU does, and four ranks share out, is done by the CPU of one
     ('"cuda"', '"cpu"'), (".cuda()", ".cpu()"), ('{"tensor": 4}', '{"tensor": 1}'), ('"nccl"', '"gloo"'),
     ("torch.cuda.synchronize", "torch.cpu.synchronize"), ("torch.cuda.current_stream", "torch.cpu.current_stream"),
-    ("torch.cuda.Event", "Event"), ("torch.cuda.graph(graph)", "nullcontext()"), (", capturable=True", ""),
+    ("torch.cuda.graph(graph)", "nullcontext()"), (", capturable=True", ""),
 )  # fmt: skip
 # What differs by design, however the rest is compared.
 DIFFERS = {
     "accumulate-gradients": {"trained"},  # it is a loop of training
     "detach-inputs": {"trained"},  # layers that no optimizer has are frozen
-    "gather-labelled-rows": {"logits"},  # of rows with a label
     "no-fills": {"out"},  # the script writes all of it afterwards
-    "stay-on-device": {"rows", "ids"},  # filled up to a fixed number
     "trim-padding": {"batch"},  # narrower
 }
 NEEDS_TORCH = {"fewer-guards": (2, 8)}

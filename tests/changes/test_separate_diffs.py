@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
-from diagnose.changes.common.separate_diffs import separated
+from diagnose.changes.common.separate_diffs import applies_in, separated
 from diagnose.model.diagnosis import Prescription
 
 LINES = ["import x", "", "loader = DataLoader(data)", "model = Model()", "optimizer = Adam(params)", "", "run()"]
@@ -81,3 +81,15 @@ def test_two_changes_of_one_line_and_changes_without_a_diff_stay_as_they_are():
     same = [prescribed(LINES, 5, fused=True), prescribed(LINES, 5, foreach=True)]
     none = Prescription("", "", "", "", "", (0.0, 0.0), None, "")
     assert separated([*same, none]) == (*same, none)
+
+
+def test_a_diff_applies_where_its_lines_are_and_the_result_is_python(tmp_path):
+    change, other = prescribed(LINES, 3, num_workers=2), prescribed(LINES, 5, fused=True)
+    assert applies_in(tmp_path, change.diff) is None, "nothing is known of a file that is not here"
+    (tmp_path / "train.py").write_text("\n".join(LINES))
+    broken = change.diff.replace(
+        "+loader = DataLoader(data, num_workers=2)", "+loader = DataLoader(data, num_workers=2"
+    )
+    assert [applies_in(tmp_path, diff) for diff in (change.diff, other.diff, broken, "")] == [True, True, False, None]
+    (tmp_path / "train.py").write_text("\n".join(LINES).replace("Model()", "Net()"))
+    assert applies_in(tmp_path, change.diff) is False

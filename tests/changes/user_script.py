@@ -124,7 +124,7 @@ def script(printed: Printed, side: str, folder: Path) -> Names:
         "mask": torch.rand(2, 4) < 0.5, "keep": torch.tensor([True, False]), "out": torch.ones(2, 4), "mine": x,
         "received": [2], "counts": torch.tensor([2]), "distance": torch.rand(4, 4), "num_neighbours": 2,
         "images": torch.randint(0, 255, (1, 3, 4, 4), dtype=torch.uint8), "array": torch.randn(2, 4).double().numpy(),
-        "fetched": torch.randn(2, 4), "side": torch.cpu.Stream(), "Event": Event,
+        "fetched": torch.randn(2, 4), "side": torch.cpu.Stream(),
         "nullcontext": nullcontext, "graph": SimpleNamespace(replay=int), "static_input": x, "static_target": y,
         "whole_step": lambda x, y: criterion(model(x), y), "bottom": model.layer, "captured_batch": batch + 1,
         "texts": ["a b", "a"], "tokenizer": tokenized, "self": SimpleNamespace(training=True),
@@ -168,13 +168,10 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "more-workers": lambda: {"loader": DataLoader(dataset, 2, num_workers=1)},
         "fast-fft-length": lambda: {"x": torch.randn(2, 64), "w": torch.randn(2, 64), "layers": torch.nn.Identity()},
         "single-precision": lambda: {"np": np},
-        "no-contiguous": lambda: {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)},
         "one-process-a-device": lambda: {"local_rank": "cpu"},
         "pack-samples": lambda: images(folder / "images"),
         "prefetch-to-device": lambda: {"loader": rows},
-        "one-backward": lambda: {"features": names["hidden"], "heads": [names["head"]], "targets": [torch.ones(2, 2)]},
         "schedule-gc": lambda: {"loader": range(100)},
-        "select-rows": lambda: {"mask": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "x": torch.randn(2, 2, 4)},
         "skip-zero-term": lambda: {"coefficient": 0.5, "penalty": torch.norm},
         "static-graph-inputs": lambda: {
             "inputs": [torch.empty_like(each) for each in (*model.parameters(), names["batch"])]
@@ -194,16 +191,6 @@ class Convolution(nn.Conv2d):
 
     def __init__(self) -> None:
         super().__init__(3, 4, 1)
-
-
-class Event:
-    """What torch.cuda.Event is, on a CPU."""
-
-    def __init__(self, *, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        """Note the time."""
 
 
 class EndsFirst:

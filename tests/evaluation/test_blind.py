@@ -10,9 +10,9 @@ CASES = json.loads((blind.FOLDER / "truth.json").read_text(encoding="utf-8"))
 CASE = {"name": "one", "healthy": False, "lines": [7, 8], "share_saved": 0.31}
 
 
-def found(line=7, worth_ns=4e6, dominant="data-stall"):
+def found(line=7, worth_ns=4e6, dominant="data-stall", diff=""):
     first = {"rule": "data-stall", "worth_ns": worth_ns, "where": [{"file": "a.py", "line": line}]}
-    card = {"rule": "data-stall", "title": "Load in workers"}
+    card = {"rule": "data-stall", "title": "Load in workers", "diff": diff}
     return {"findings": [first], "prescriptions": [card], "dominant": dominant, "step_ms": 10.0}
 
 
@@ -29,6 +29,7 @@ def test_every_case_is_whole(case):
 def test_a_row_has_the_truth_and_the_answer():
     assert blind.row(CASE, found()).split(maxsplit=2)[:2] == ["yes", "one"]
     assert blind.row(CASE, found()).endswith("data-stall at line 7, 40 %; Load in workers")
+    assert blind.row(CASE, found(diff="--- a/a.py")).endswith("; Load in workers (diff)")
     assert blind.row(CASE, found(line=9)).split()[0] == "-"
     assert blind.row({**CASE, "healthy": True}, found()).split()[0] == "-"
     assert blind.row({**CASE, "healthy": True}, found(dominant="")).split()[0] == "yes"

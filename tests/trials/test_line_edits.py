@@ -1,10 +1,13 @@
 """Edits of single lines: what they become, and what is left to its author."""
 
+import json
+
 import libcst as cst
 import pytest
 import torch
 
 from diagnose.kernels import indexing
+from diagnose.model.own_source import EditedStatement
 from diagnose.trials import script_edits
 from diagnose.trials.source_edits import edited_source
 
@@ -89,3 +92,19 @@ def edited(source, change, lines):
     )
     assert done == (change,)
     return text
+
+
+def test_a_trial_and_a_diff_rewrite_the_same_statements():
+    """The process of a trial reads them as JSON."""
+    statements = json.loads(
+        json.dumps([EditedStatement(2, "y = f(x)", "y = g(x)"), EditedStatement(0, "", "import a")])
+    )
+    given = {"cheaper-line": {"statements": statements, "lines": (), "device": "cpu"}}
+    source = "import a, g\ny = f(x)   # of x\n"
+    assert edited_source(source, "train.py", ["cheaper-line"], given)[0] == (
+        "import a, g\nimport a\ny = g(x)   # of x\n"
+    )
+    for arguments, why in (({}, "the recording does not show"), ({"statements": [[9, "y = 1", "y = 2"]]}, "line 9")):
+        after, done, left = edited_source(source, "train.py", ["cheaper-line"], {"cheaper-line": arguments})
+        assert (after, done) == (source, ())
+        assert left["cheaper-line"].startswith(why)

@@ -6,6 +6,7 @@ import ast
 from typing import NamedTuple
 
 from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, same
+from diagnose.model.own_source import EditedStatement
 
 __all__ = ["few_of_sorted", "growing_array", "stacked_arrays"]
 
@@ -14,14 +15,6 @@ _MODULES = ("np", "numpy", "torch")
 _TENSORS = frozenset({"tensor", "as_tensor", "FloatTensor", "LongTensor"})
 _DTYPES = {"FloatTensor": "torch.float32", "LongTensor": "torch.int64"}
 MIN_JOINED, MIN_STACKED = 0.7, 0.7
-_ROOM = """room, num = {name}.copy(), len({name})   # once, where {name} is made
-
-rows = {rows}
-while num + len(rows) > len(room):   # now and then: room for twice as many
-    room = np.concatenate((room, np.empty_like(room, shape=(max(len(room), 64), *room.shape[1:]))))
-room[num : num + len(rows)] = rows
-num += len(rows)
-{name} = room[:num]   # a view: nothing is copied"""
 
 
 def growing_array(source: Source) -> Idiom | None:
@@ -33,8 +26,8 @@ def growing_array(source: Source) -> Idiom | None:
             left, target
         ):
             name = ast.unparse(target)
-            after, needs = f"{name}.append({ast.unparse(item)})", f"no other name for {name}"
-            return Idiom(f"Append to {name} in place", ast.unparse(source.statement), after, "", needs)
+            edits = (source.after(f"{name}.append({source.now({}, item)})"),)
+            return Idiom(f"Append to {name} in place", edits, "", f"no other name for {name}")
     return None
 
 
@@ -49,22 +42,23 @@ def _piece(call: ast.Call, target: ast.expr) -> ast.expr | None:
 
 
 def _joined(source: Source, target: ast.expr, call: ast.Call, piece: ast.expr) -> Idiom | None:
-    name, function, new = ast.unparse(target), last_name(call.func), ast.unparse(piece)
-    loop, before = source.loop(), ast.unparse(source.statement)
+    name, function, new = ast.unparse(target), last_name(call.func), source.now({}, piece)
     words = "".join(f", {word.arg}={ast.unparse(word.value)}" for word in call.keywords)
-    is_flat = function == "append" and not words
+    is_flat, loop = function == "append" and not words, source.loop()
     rows = f"np.ravel({new})" if is_flat else f"np.atleast_2d({new})" if function == "vstack" else new
     if source.is_whole and loop is not None and not source.uses(name, loop):
         join = function if function in ("cat", "hstack") else "concatenate"
-        module = ast.unparse(call.func).partition(".")[0]
-        joined = f"{name} = {module}.{join}([{name}, *parts]{words})   # after it, once"
-        after = f"parts = []   # before the loop\nparts.append({rows})   # in it\n{joined}"
-        return Idiom(f"Collect the pieces of {name} in a list, and join them once", before, after, "", least=MIN_JOINED)
+        joined = f"{name} = {ast.unparse(call.func).partition('.')[0]}.{join}([{name}, *parts]{words})"
+        edits = (
+            source.after(f"parts = []\n{source.now({}, loop)}", loop),
+            source.after(f"parts.append({rows})"),
+            EditedStatement(source.line(loop), "", joined),
+        )
+        return Idiom(f"Collect the pieces of {name} in a list, and join them once", edits, least=MIN_JOINED)
     if function in ("cat", "hstack") or words not in ("", ", axis=0"):
         return None
     title, needs = f"Write into room for twice as many instead of copying all of {name}", f"pieces of {name}'s type"
-    after = _ROOM.format(name=name, rows=rows if rows != new else f"np.asarray({new})")
-    return Idiom(title, before, after, "", f"{needs}, and memory for twice as many rows", least=MIN_JOINED)
+    return Idiom(title, (), "", f"{needs}, and memory for twice as many rows", least=MIN_JOINED)
 
 
 class _Few(NamedTuple):
@@ -79,21 +73,20 @@ class _Few(NamedTuple):
 
 def few_of_sorted(source: Source) -> Idiom | None:
     """Return a selection of the few items that are used in the place of an order of all."""
-    title, before = "Select the few items that are used instead of sorting all", ast.unparse(source.statement)
+    title = "Select the few items that are used instead of sorting all"
     for node in source.own():
         few = _few(node) if isinstance(node, ast.Subscript) else None
         if few is None:
             continue
         needs = f"{ast.unparse(few.num)} well below the number of items"
         if last_name(few.call.func) == "sorted":
-            made, condition = _of_python(few), ""
-            after = f"import heapq\n\n{source.now({node: made})}" if made else ""
+            first, made, condition = "", _of_python(few), ""
+            imports = [EditedStatement(0, "", "import heapq")]
         else:
-            (first, made), condition = _of_array(source, few), "if no values are equal"
-            after = f"{first}{source.now({node: made})}" if made else ""
+            (first, made), condition, imports = _of_array(source, few), "if no values are equal", []
             needs += "" if few.of_rows else ", which have one dimension"
-        if after:
-            return Idiom(title, before, after, condition, needs)
+        if made:
+            return Idiom(title, (*imports, source.after(f"{first}{source.now({node: made})}")), condition, needs)
     return None
 
 
@@ -174,9 +167,9 @@ def stacked_arrays(source: Source) -> Idiom | None:
         ):
             words = [f"{word.arg}={ast.unparse(word.value)}" for word in call.keywords]
             words += [f"dtype={_DTYPES[name]}"] if name in _DTYPES else []
-            made = f"torch.tensor({', '.join([f'np.stack({ast.unparse(call.args[0])})', *words])})"
-            title, before = "Stack the arrays with NumPy before they become a tensor", ast.unparse(source.statement)
-            return Idiom(title, before, source.now({call: made}), "", "arrays of one shape", least=MIN_STACKED)
+            made = f"torch.tensor({', '.join([f'np.stack({source.now({}, call.args[0])})', *words])})"
+            title = "Stack the arrays with NumPy before they become a tensor"
+            return Idiom(title, (source.edited({call: made}),), "", "arrays of one shape", least=MIN_STACKED)
     return None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in, parsed
-from diagnose.model.assignments import Binding, assigned, name_of
+from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in
+from diagnose.model.assignments import assigned, name_of
+from diagnose.model.own_source import EditedStatement, parsed_statement
 
 __all__ = ["weighted_draws"]
 
@@ -22,29 +23,9 @@ _REPEATS = {"choice": "True", "multinomial": "False", "choices": "True"}
 # and 32 % (choices), with 50,000 to 8 million weights and 32 to 8,192 draws.
 SURE_FROM_NS = 10_000
 MIN_LOOKED_UP, MIN_LOOKED_UP_IN_PYTHON, MIN_UNCHECKED = 0.8, 0.6, 0.3
-_TITLE = "Add up the weights once, and look each draw up"
+_TITLE, _SAME = "Add up the weights once, and look each draw up", "if the weights stay the same"
+_ACCUMULATE = "from itertools import accumulate"
 _SUMMED = "weights that stay the same from call to call, and 8 bytes for each"
-_TREE = """# once: a tree of sums over the weights; tree[1] is the sum of all
-depth = (len({stored}) - 1).bit_length()
-tree = np.zeros(2 << depth)
-
-def set_weights(rows, weights):   # at first of all rows{beside}
-    node = rows + (1 << depth)
-    tree[node] = weights
-    for _ in range(depth):
-        node = node >> 1
-        tree[node] = tree[2 * node] + tree[2 * node + 1]
-
-def draw(num):   # rows and their probabilities
-    left, node = {source}.random(num) * tree[1], np.ones(num, np.int64)
-    for _ in range(depth):
-        node = 2 * node
-        is_right = left >= tree[node]
-        left -= tree[node] * is_right
-        node += is_right
-    return node - (1 << depth), tree[node] / tree[1]
-
-"""
 
 
 class _Draw(NamedTuple):
@@ -63,33 +44,30 @@ def weighted_draws(source: Source) -> Idiom | None:
     if changes or (changes is None and is_made_here):
         return _changing(source, draw) if name == "choice" else None
     weights = ast.unparse(draw.weights)
-    is_own = any(each.startswith("self.") for each in _roots(source, draw.weights))
-    kept = "self.cumulative" if is_own else "cumulative"
-    before = ast.unparse(source.statement)
+    kept = "self.cumulative" if any(each.startswith("self.") for each in _roots(source, draw.weights)) else "cumulative"
     if name == "choices":
         given = [draw.given["population"], f"cum_weights={kept}"]
         given += [f"k={draw.given['k']}"] if "k" in draw.given else []
-        now = source.now({draw.call: f"{ast.unparse(draw.call.func)}({', '.join(given)})"})
-        made = f"{kept} = list(accumulate({weights}))   # once, where the weights are made"
-        after = f"from itertools import accumulate\n\n{made}\n{now}"
-        words = "if the weights stay the same"
-        least = MIN_LOOKED_UP_IN_PYTHON
-        return Idiom(_TITLE, before, after, words, _SUMMED, least=least, sure_from_ns=SURE_FROM_NS)
+        now = f"{ast.unparse(draw.call.func)}({', '.join(given)})"
+        made, imports = f"{kept} = list(accumulate({weights}))", (EditedStatement(0, "", _ACCUMULATE),)
+        edits = _once(source, draw, made, now, imports)
+        return Idiom(_TITLE, edits, _SAME, _SUMMED, least=MIN_LOOKED_UP_IN_PYTHON, sure_from_ns=SURE_FROM_NS)
     if name == "multinomial":
         drawn = f"torch.rand({draw.given['num_samples']}, dtype=torch.float64, device={kept}.device) * {kept}[-1]"
-        now = source.now({draw.call: f"torch.searchsorted({kept}, {drawn}, right=True)"})
-        after = f"{kept} = {weights}.double().cumsum(0)   # once, where the weights are made\n{now}"
+        now = f"torch.searchsorted({kept}, {drawn}, right=True)"
+        edits = _once(source, draw, f"{kept} = {weights}.double().cumsum(0)", now)
         words, needs = "the same distribution, drawn from other random numbers", f"{_SUMMED}; one row of weights"
-        return Idiom(
-            _TITLE, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS
-        )
+        return Idiom(_TITLE, edits, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
     made = f"{kept} = np.cumsum({weights}, dtype=np.float64)\n{kept} /= {kept}[-1]"
-    now = source.now({draw.call: _looked_up(source, draw, kept)})
-    drawn = f"# the draws of choice(), from the same random numbers\n{now}"
-    after = f"# once, where the weights are made\n{made}\n\n{drawn}"
-    needs = _needs(source, draw, _SUMMED)
-    words = "if the weights stay the same"
-    return Idiom(_TITLE, before, after, words, needs, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
+    edits = _once(source, draw, made, _looked_up(source, draw, kept)) if _is_known(source, draw) else ()
+    return Idiom(_TITLE, edits, _SAME, _SUMMED, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
+
+
+def _once(
+    source: Source, draw: _Draw, made: str, now: str, imports: tuple[EditedStatement, ...] = ()
+) -> tuple[EditedStatement, ...]:
+    once = source.once(draw.weights, made)
+    return (*imports, *once, source.edited({draw.call: now})) if once else ()
 
 
 def _looked_up(source: Source, draw: _Draw, sums: str) -> str:
@@ -104,47 +82,30 @@ def _items(source: Source, draw: _Draw) -> str:
     return source.kind(ast.parse(draw.given["a"], mode="eval").body)
 
 
-def _needs(source: Source, draw: _Draw, needs: str) -> str:
-    """Return what a search needs: of what is drawn from, it only gives the places."""
-    is_known = _items(source, draw) in ("int", "array", "list")
-    return needs if is_known else f"{needs}; where {draw.given['a']} is an array, {draw.given['a']}[…] of the result"
+def _is_known(source: Source, draw: _Draw) -> bool:
+    """Return whether the source shows what is drawn from: of that a search only gives the places."""
+    return _items(source, draw) in ("int", "array", "list")
 
 
 def _changing(source: Source, draw: _Draw) -> Idiom:
     """Return a draw by weights of which each call has others."""
-    before = ast.unparse(source.statement)
     roots = _roots(source, draw.weights)
-    items = [one for one in source.bindings if one.name in roots and _is_of_items(one.text)]
-    items += [
-        Binding(name, "", ast.unparse(target))
-        for node in ast.walk(source.around)
-        for target, _ in assigned(node)
-        if isinstance(target, ast.Subscript) and (name := name_of(target)) in roots
-    ]
-    if items:
-        stored, where = items[0].name, items[0]
-        beside = (
-            f", then {f'in {where.function}, ' if where.function else ''}beside {where.text.partition(' = ')[0]} = …"
-        )
-        values = {"stored": stored, "beside": beside, "source": _generator(draw)}
-        now = source.now({draw.call: f"draw({draw.given.get('size', '1')})[0]"})
-        after = _TREE.format(**values) + now
+    targets = (target for node in ast.walk(source.around) for target, _ in assigned(node))
+    has_items = any(isinstance(each, ast.Subscript) and name_of(each) in roots for each in targets)
+    if has_items or any(one.name in roots and _is_of_items(one.text) for one in source.bindings):
         words = "the same distribution; its sums are rounded in another order"
         title = "Keep the sums of the weights in a tree, and change those of the rows that change"
-        needs = _needs(source, draw, "a call of set_weights() with the new weights wherever they change")
-        return Idiom(
-            title, before, after, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS
-        )
+        needs = "an update of the tree wherever a weight changes"
+        return Idiom(title, (), words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
     made = f"sums = np.cumsum({ast.unparse(draw.weights)}, dtype=np.float64)\nsums /= sums[-1]"
     now = source.now({draw.call: _looked_up(source, draw, "sums")})
-    after = f"# the draws of choice(), without its checks of all weights\n{made}\n{now}"
+    edits = (source.after(f"{made}\n{now}"),) if _is_known(source, draw) else ()
     title = "Look the draws up in the sums of the weights, without choice()'s checks"
-    needs = _needs(source, draw, "weights that are not negative")
-    return Idiom(title, before, after, "", needs, least=MIN_UNCHECKED)
+    return Idiom(title, edits, "", "weights that are not negative", least=MIN_UNCHECKED)
 
 
 def _is_of_items(text: str) -> bool:
-    tree = parsed(text)
+    tree = parsed_statement(text)
     return isinstance(tree, ast.Assign) and isinstance(tree.targets[0], ast.Subscript)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 
-from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, replaced, runnable, same
+from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, same
 from diagnose.model.assignments import assigned, name_of
+from diagnose.model.own_source import EditedStatement
 
 __all__ = ["cut_front", "indexed_deque", "searched_list"]
 
-MAX_SHOWN_LINES = 12  # of a loop that is printed as a whole
 _VIEWS = ("array", "tensor", "dict", "deque", "set", "frame")  # a slice copies nothing, or means something else
 _AT_END = ("append", "extend")
 _DRAWN = ("random.sample", "random.choice", "random.choices")
@@ -22,31 +21,29 @@ def cut_front(source: Source) -> Idiom | None:
     popped = next((call for call in source.calls() if _is_pop(call)), None)
     if popped is not None:
         assert isinstance(popped.func, ast.Attribute)
-        return _popped(source, popped, popped.func.value)
+        return _popped(source, popped.func.value)
     cut = _cut(source.statement)
     if cut is None or source.kind(cut[0]) in _VIEWS:
         return None
     held, num = cut
     if any(same(node, held) for node in ast.walk(num)):
         return None
-    name, taken = ast.unparse(held), ast.unparse(num)
-    at = "self.begin" if name.startswith("self.") else "begin"
-    loop = source.loop()
-    by = _from_front(loop or source.around, source, name, at)
+    name, taken, loop = ast.unparse(held), ast.unparse(num), source.loop()
+    title, needs = f"Move a position through {name} instead of cutting its front off", "no other name for the same list"
+    by = _from_front(loop or source.around, source, name, "begin")
     if by is None:
         return None
-    dropped = f"del {name}[:{at}]" if source.kind(held) == "list" else f"{name} = {name}[{at}:]"
-    moved = [f"{at} += {taken}"]
-    needs = "" if loop is not None and "." not in name else f"every other use of {name} to begin at {at}"
-    if loop is None or loop is source.loop(outermost=True):  # what is used up would stay for as long as the run
-        moved += [f"if 2 * {at} > len({name}):", f"    {dropped}", f"    {at} = 0"]
-    where = "before the loop" if loop is not None and "." not in name else f"where {name} is made"
-    lines = [f"{at} = 0   # {where}: how much of {name} is used up", _shown(source, loop or source.around, by, moved)]
-    if loop is not None and not _is_endless(loop):
-        lines += [*([f"{dropped}   # after the loop"]), *([f"{at} = 0"] if "." in name else [])]
-    after, needs = "\n".join(lines), "; ".join(filter(None, [needs, "no other name for the same list"]))
-    title = f"Move a position through {name} instead of cutting its front off"
-    return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_CUT)
+    if loop is None or "." in name or not source.is_whole:
+        return Idiom(title, (), "", f"every other use of {name} to begin at the position; {needs}", least=MIN_CUT)
+    dropped = f"del {name}[:begin]" if source.kind(held) == "list" else f"{name} = {name}[begin:]"
+    moved = f"begin += {taken}"
+    if loop is source.loop(outermost=True):  # what is used up would stay for as long as the run
+        moved += f"\nif 2 * begin > len({name}):\n    {dropped}\n    begin = 0"
+    others = [node for node in ast.walk(loop) if isinstance(node, ast.stmt) and node not in (loop, source.statement)
+              and any(use in by for part in _heads(node) for use in ast.walk(part))]  # fmt: skip
+    edits = [source.after(f"begin = 0\n{source.now(by, loop)}", loop), *(source.edited(by, node) for node in others)]
+    edits += [source.after(moved)] + [EditedStatement(source.line(loop), "", dropped)] * (not _is_endless(loop))
+    return Idiom(title, tuple(sorted(edits)), "", needs, least=MIN_CUT)
 
 
 def _is_endless(loop: ast.For | ast.While) -> bool:
@@ -82,32 +79,41 @@ def _is_last(num: ast.expr) -> bool:
     return isinstance(num.lower if isinstance(num, ast.Slice) else num, ast.UnaryOp)
 
 
-def _popped(source: Source, call: ast.Call, held: ast.expr) -> Idiom | None:
+def _popped(source: Source, held: ast.expr) -> Idiom | None:
     if source.kind(held) in ("array", "tensor", "dict", "deque", "set", "frame"):
         return None
     name = ast.unparse(held)
-    sliced = [node for node in ast.walk(source.around) if isinstance(node, ast.Subscript)
-              and isinstance(node.slice, ast.Slice) and same(node.value, held)]  # fmt: skip
-    made = [each for each in source.values(name_of(held)) if each is not None]
-    filled = ast.unparse(made[0]) if len(made) == 1 and not same(made[0], ast.List([])) else ""
-    now = source.now({call: f"{name}.popleft()"})
-    after = f"from collections import deque\n\n{name} = deque({filled})   # where it is made\n{now}"
-    needs = f"no slices of {name}, which a deque has not" if sliced else f"no slices of {name}, and few items by index"
+    mine = [node for node in ast.walk(source.around) if isinstance(node, ast.Call) and _is_pop(node)
+            and isinstance(node.func, ast.Attribute) and same(node.func.value, held)]  # fmt: skip
+    made = [node for node in ast.walk(source.around) if isinstance(node, ast.Assign) and same(node.targets[0], held)]
+    edits: list[EditedStatement] = []
+    if source.is_whole and "." not in name and len(made) == 1 and _is_deque_too(source, name, held):
+        value = made[0].value
+        filled = "" if same(value, ast.List([])) else source.now({}, value)
+        by: dict[ast.AST, str] = {value: f"deque({filled})"}
+        by.update((call, f"{name}.popleft()") for call in mine)
+        statements = [node for node in ast.walk(source.around) if isinstance(node, ast.stmt)
+                      and any(each in by for part in _heads(node) for each in ast.walk(part))]  # fmt: skip
+        edits = [EditedStatement(0, "", "from collections import deque")]
+        edits += sorted(source.edited(by, node) for node in statements)
     title = f"Make {name} a deque, and take its front with popleft()"
-    return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_CUT)
+    return Idiom(title, tuple(edits), "", f"no slices of {name}, and few items by index", least=MIN_CUT)
 
 
-def _shown(source: Source, loop: ast.AST, by: Mapping[ast.AST, str], moved: list[str]) -> str:
-    """Return the loop with the position in it; of a long or unknown one the lines that change."""
-    if source.is_whole and isinstance(loop, ast.For | ast.While):
-        whole = replaced(loop, {**by, source.statement: "\n".join(moved)})
-        if whole.count("\n") < MAX_SHOWN_LINES:
-            return whole
-    changed = [node for node in ast.walk(loop) if isinstance(node, ast.stmt) and node is not source.statement
-               and any(use in by for part in _heads(node) for use in ast.walk(part))]  # fmt: skip
-    shown = [replaced(node, by).partition("\n")[0] for node in sorted(changed, key=lambda node: node.lineno)]
-    shown = [f"{text} ..." if text.endswith(":") else text for text in shown]
-    return "\n".join([*shown[:6], *moved])
+def _is_deque_too(source: Source, name: str, held: ast.expr) -> bool:
+    """Return whether all that a function does with a list a deque does too."""
+    known = {id(held)}
+    for node in ast.walk(source.around):
+        match node:
+            case ast.Attribute(value=one, attr="append" | "extend" | "pop" | "clear"):
+                known.add(id(one))
+            case ast.Subscript(value=one, slice=index) if not isinstance(index, ast.Slice):
+                known.add(id(one))
+            case ast.Call(func=ast.Name(id="len"), args=[one]) | ast.For(iter=one) | ast.While(test=one):
+                known.add(id(one))
+            case ast.If(test=one) | ast.UnaryOp(ast.Not(), one) | ast.Assign(targets=[one]):
+                known.add(id(one))
+    return all(id(use) in known for use in source.uses(name, source.around))
 
 
 def _heads(node: ast.stmt) -> list[ast.AST]:
@@ -170,18 +176,15 @@ def searched_list(source: Source) -> Idiom | None:
     kept = f"{name}_position" if is_position else f"{name}_set"
     by = {node: f"{kept}[{ast.unparse(item)}]" if how == "index" else f"{ast.unparse(item)} {how} {kept}"
           for node, other, item, how in found if same(other, held)}  # fmt: skip
-    grows = [call for call in ast.walk(source.around) if isinstance(call, ast.Call) and last_name(call.func) == "append"
-             and isinstance(call.func, ast.Attribute) and same(call.func.value, held)]  # fmt: skip
     if is_position:
-        made = f"{{item: i for i, item in reversed(list(enumerate({name})))}}   # once, where {name} is made"
+        made = f"{kept} = {{item: i for i, item in reversed(list(enumerate({name})))}}"
         title, needs = f"Keep the positions in {name} in a dict instead of searching for them", "a list that stays so"
     else:
-        made = f"set({name})   # once, where {name} is made"
+        made = f"{kept} = set({name})"
         title, needs = f"Look up in a set of {name} instead of going through the list", f"{kept} kept as {name} changes"
-    added = [f"{kept}.add({ast.unparse(call.args[0])})   # beside {ast.unparse(call)}" for call in grows[:1]]
-    after = "\n".join([f"{kept} = {made}", runnable(source.now(by)), *(added if not is_position else [])])
-    before = runnable(source.now({}))
-    return Idiom(title, before, after, "", f"items that can be hashed, and {needs}", least=MIN_FOUND)
+    once = source.once(held, made) if source.changes(held) is False else ()
+    edits = (*once, source.edited(by)) if once else ()
+    return Idiom(title, edits, "", f"items that can be hashed, and {needs}", least=MIN_FOUND)
 
 
 def _stays(source: Source, search: ast.AST, held: ast.expr) -> bool:
@@ -206,25 +209,13 @@ def indexed_deque(source: Source) -> Idiom | None:
     """Return a list in the place of a deque whose inner items are read: the way to them is longer the more it holds."""
     reads = [(node, node.value) for node in source.own() if isinstance(node, ast.Subscript) and not _is_end(node.slice)]
     drawn = [(call, call.args[0]) for call in source.calls() if call.args and ast.unparse(call.func) in _DRAWN]
-    for node, held in (*reads, *drawn):
+    for _, held in (*reads, *drawn):
         if source.kind(held) != "deque":
             continue
-        name, made = ast.unparse(held), next(iter(source.values(name_of(held))), None)
-        words = made.keywords if isinstance(made, ast.Call) else []
-        given = [*(made.args[1:] if isinstance(made, ast.Call) else []), *(word.value for word in words)]
-        limit, oldest = ast.unparse(given[0]) if given else "", "self.oldest" if name.startswith("self.") else "oldest"
-        title, before = f"Keep {name} as a list whose oldest item is written over", ast.unparse(source.statement)
-        lines = [f"{name} = []   # where it is made", before]
-        needs = f"no popleft() from {name}"
-        if limit:
-            mine = [node for node, _ in reads if same(node.value, held)]
-            by: dict[ast.AST, str] = {}
-            by |= {node: f"{name}[({oldest} + {ast.unparse(node.slice)}) % len({name})]" for node in mine}
-            grown = [f"if len({name}) < {limit}:   # in the place of {name}.append(item)", f"    {name}.append(item)"]
-            grown += ["else:", f"    {name}[{oldest}] = item", f"    {oldest} = ({oldest} + 1) % {limit}"]
-            lines = [f"{name}, {oldest} = [], 0   # where it is made", "", *grown, "", source.now(by)]
-        condition = "if the order of what is drawn from does not matter" if limit and not reads else ""
-        return Idiom(title, before, "\n".join(lines), condition, needs, least=MIN_FOUND)
+        name = ast.unparse(held)
+        condition = "" if reads else "if the order of what is drawn from does not matter"
+        title = f"Keep {name} as a list whose oldest item is written over"
+        return Idiom(title, (), condition, f"no popleft() from {name}", least=MIN_FOUND)
     return None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in, replaced, runnable
+from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in
 from diagnose.model.assignments import assigned, name_of
+from diagnose.model.own_source import EditedStatement
 
 __all__ = ["made_each_time", "table_rows"]
 
@@ -37,12 +39,12 @@ def made_each_time(source: Source) -> Idiom | None:
     target = next(iter(getattr(source.statement, "targets", ())), None)
     word = f"kept_{target.id}" if isinstance(target, ast.Name) else "kept"
     kept = f"self.{word}" if is_method else word
-    made = [f"with {ast.unparse(part)} as {name}:" for name in used if (part := opened[name]) is not None]
-    made += [f"{'    ' if made else ''}{kept} = {ast.unparse(call)}"]
-    where = "before the loop" if loop is not None else "in __init__" if is_method else "above the function"
-    after = f"# once, {where}\n" + "\n".join(made) + f"\n\n{runnable(source.now({call: kept}))}"
+    made = [f"with {source.now({}, part)} as {name}:" for name in used if (part := opened[name]) is not None]
+    made += [f"{'    ' if made else ''}{kept} = {source.now({}, call)}"]
+    once = source.once(ast.Tuple([part for part in parts if part is not None]), "\n".join(made))
+    edits = (*once, source.edited({call: kept})) if once and len(used) <= 1 else ()
     title, condition = f"Call {ast.unparse(call.func)} once and keep its result", "if nothing writes into the result"
-    return Idiom(title, runnable(source.now({})), after, condition, least=MIN_MADE)
+    return Idiom(title, edits, condition, least=MIN_MADE)
 
 
 def _is_maker(call: ast.Call) -> bool:
@@ -75,9 +77,14 @@ def table_rows(source: Source) -> Idiom | None:
     if any(not each.made for each in found):
         return _by_name(source, found[0], title, needs) if len(found) == 1 else None
     made = dict.fromkeys(each.made for each in found)
-    now = source.now({each.node: f"{each.kept}[{each.place}]" for each in found})
-    after = "\n".join([f"# once, where {base} is made", *made, "", now])
-    return Idiom(title, ast.unparse(source.statement), after, "", needs, least=MIN_ROWS)
+    now = source.edited({each.node: f"{each.kept}[{each.place}]" for each in found})
+    return Idiom(title, _kept(source, base, made, now), "", needs, least=MIN_ROWS)
+
+
+def _kept(source: Source, base: str, made: Iterable[str], *now: EditedStatement) -> tuple[EditedStatement, ...]:
+    """Return the edits of a table's uses, and what is made of it once."""
+    once = source.once(ast.parse(base, mode="eval").body, "\n".join(made))
+    return (*once, *now) if once else ()
 
 
 class _Row(NamedTuple):
@@ -123,7 +130,7 @@ def _row(source: Source, row: ast.Subscript) -> _Row | None:
 
 def _by_name(source: Source, row: _Row, title: str, needs: str) -> Idiom:
     """Return the columns that a function reads of a row by their names, or all rows as dicts."""
-    before, base, i = ast.unparse(source.statement), row.base, row.place
+    base, i = row.base, row.place
     targets = getattr(source.statement, "targets", [])
     is_alone = len(targets) == 1 and getattr(source.statement, "value", None) is row.node
     name = ast.unparse(targets[0]) if is_alone else ""
@@ -137,12 +144,13 @@ def _by_name(source: Source, row: _Row, title: str, needs: str) -> Idiom:
         by: dict[ast.AST, str] = {node: f"{base}_{column}[{i}]" for node, column in read.items()}
         lines = [node for node in ast.walk(source.around) if isinstance(node, ast.stmt) and not hasattr(node, "body")
                  and any(each in by for each in ast.walk(node))]  # fmt: skip
-        now = [replaced(node, by) for node in sorted(lines, key=lambda node: node.lineno)]
-        after = "\n".join([f"# once, where {base} is made", *made, "", "# in each call, without the row", *now])
-        return Idiom(title, before, after, "", f"{needs}, and columns that keep their own types", least=MIN_ROWS)
-    dicts, row_now = f"{base}_rows = {base}.to_dict('records')", source.now({row.node: f"{base}_rows[{i}]"})
+        now = [source.after(""), *(source.edited(by, node) for node in lines)]
+        edits = _kept(source, base, made, *now)
+        return Idiom(title, edits, "", f"{needs}, and columns that keep their own types", least=MIN_ROWS)
     title, needs = f"Keep the rows of {base} as dicts instead of taking rows of pandas", f"{needs}, and columns by name"
-    return Idiom(title, before, f"{dicts}   # once, where {base} is made\n{row_now}", "", needs, least=MIN_ROWS)
+    now = [source.edited({row.node: f"{base}_rows[{i}]"})]
+    edits = _kept(source, base, [f"{base}_rows = {base}.to_dict('records')"], *now)
+    return Idiom(title, edits, "", needs, least=MIN_ROWS)
 
 
 def _is_row(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""The statement at a slow line as a tree, with what its source shows around it."""
+"""The statement at a slow line as a tree, with what its source shows around it, and how it is edited."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diagnose.model.assignments import Binding, assigned, name_of
+from diagnose.model.assignments import Binding, assigned, changed_in_place, name_of
+from diagnose.model.own_source import EditedStatement, parsed_statement, parsed_statements, span, spliced
 
-__all__ = ["Idiom", "Source", "last_name", "parsed", "replaced", "runnable", "same", "source_at"]
+__all__ = ["Idiom", "Source", "last_name", "names_in", "same", "source_at"]
 
 _ONCE = frozenset({"", "__init__", "__post_init__", "__new__", "setup"})  # where attributes get their values
 _MODULES = frozenset({"np", "numpy"})
@@ -40,9 +41,8 @@ class Idiom(NamedTuple):
     """
 
     title: str  # imperative; the line follows
-    before: str
-    after: str
-    condition: str  # of the same numbers, or what changes
+    edits: tuple[EditedStatement, ...]  # that make it; () if the source does not show all that they would change
+    condition: str = ""  # of the same numbers, or what changes
     needs: str = ""
     is_identical: bool = True
     least: float = 0.5
@@ -56,6 +56,8 @@ class Source:
     statement: ast.stmt
     around: ast.AST
     is_whole: bool  # all of the function is known, not its sampled statements alone
+    text: str  # of ``around``, else of the statement
+    first: int  # its line
     bindings: Sequence[Binding] = ()
     _local: dict[str, list[ast.expr | None]] = field(default_factory=dict)
 
@@ -93,7 +95,7 @@ class Source:
         if known or name in self.given:
             annotated = self.given.get(name)
             return [*known, *([annotated] if annotated is not None or not known else [])]
-        trees = (parsed(one.text) for one in self.bindings if one.name == name)
+        trees = (parsed_statement(one.text) for one in self.bindings if one.name == name)
         return [tree.value for tree in trees if isinstance(tree, ast.Assign) and name_of(tree.targets[0]) == name
                 and not isinstance(tree.targets[0], ast.Subscript)]  # fmt: skip
 
@@ -125,9 +127,9 @@ class Source:
                 found.append(True if is_moved or each is None else self.changes(each, within | {name}))
             if not local and name in self.given:
                 found.append(None)
-            if "." in name:
-                written = [one.function not in _ONCE for one in self.of(name)]
-                found.append(any(written) if written else None)
+            written = [one.function not in _ONCE for one in self.of(name)] if not local else []
+            found.append(any(written) if written or "." not in name else None)
+            found.append(name in set(map(changed_in_place, ast.walk(self.around))))
         return True if True in found else None if None in found else False
 
     def _is_in_loop(self, value: ast.AST) -> bool:
@@ -150,10 +152,62 @@ class Source:
         return [node for node in ast.walk(within) if id(node) not in mine and isinstance(node, ast.Name | ast.Attribute)
                 and ast.unparse(node) == name]  # fmt: skip
 
-    def now(self, replaced_by: Mapping[ast.AST, str]) -> str:
-        """Return the statement's text with other texts in place of some nodes, of one with a body its head."""
-        text = replaced(self.statement, replaced_by)
-        return text.partition("\n")[0] if hasattr(self.statement, "body") else text
+    def now(self, replaced_by: Mapping[ast.AST, str], node: ast.AST | None = None) -> str:
+        """Return the text of the statement, or of another node, with other texts in the place of some nodes.
+
+        Of a statement with a body it is the head.
+        """
+        node = self.statement if node is None else node
+        body = getattr(node, "body", None)
+        start, end = span(self.text, node)
+        end = span(self.text, body[0])[0] if isinstance(body, list) else end
+        known = [(*span(self.text, each), text) for each, text in replaced_by.items()]
+        parts = [(a, b, text) for a, b, text in known if start <= a < b <= end]
+        outer = [
+            (a, b, text) for a, b, text in parts if not any(c <= a and b <= d and (a, b) != (c, d) for c, d, _ in parts)
+        ]
+        whole = self.text.encode()[start:end].decode().rstrip()
+        return spliced(whole, [(a - start, b - start, text) for a, b, text in outer])
+
+    def line(self, node: ast.AST) -> int:
+        """Return the line of the file at which a node begins."""
+        return self.first + int(getattr(node, "lineno", 1)) - 1
+
+    def edited(self, replaced_by: Mapping[ast.AST, str], node: ast.stmt | None = None) -> EditedStatement:
+        """Return the edit of the statement, or of another one, that puts texts in the place of some nodes."""
+        node = self.statement if node is None else node
+        return EditedStatement(self.line(node), self.now({}, node), self.now(replaced_by, node))
+
+    def after(self, text: str, node: ast.stmt | None = None) -> EditedStatement:
+        """Return the edit that puts statements in the place of the statement, or of another one."""
+        node = self.statement if node is None else node
+        return EditedStatement(self.line(node), self.now({}, node), text)
+
+    def once(self, value: ast.expr, made: str) -> tuple[EditedStatement, ...]:
+        """Return the edit that runs statements once an expression has the value that it keeps; () if that is unknown.
+
+        They go below what binds its names, if that is one statement, else above the outermost loop that binds none.
+        """
+        names, loop = set(names_in(value)), self.loop(outermost=True)
+        own = names & {*self.local, *self.given}
+        if not self.is_whole:
+            return ()
+        above: tuple[EditedStatement, ...] = ()
+        if loop is not None and not names & {
+            name_of(each.target) for node in ast.walk(loop) for each in assigned(node)
+        }:
+            above = (self.after(f"{made}\n{self.now({}, loop)}", loop),)
+        bound = [one for name in names - own for one in self.of(name)]
+        if own:
+            here = [node for node in ast.walk(self.around) if isinstance(node, ast.Assign)
+                    and own & {name_of(each.target) for each in assigned(node)}]  # fmt: skip
+            is_one = len(here) == 1 and own <= {name_of(each.target) for each in assigned(here[0])}
+            return above or ((EditedStatement(self.line(here[0]), "", made),) if is_one else ())
+        if not bound:
+            return above or (EditedStatement(0, "", made),)
+        last = max(bound, key=lambda one: ("." in one.name, one.line))
+        is_once = len({one.name for one in bound}) == len(bound) and last.function in _ONCE and last.line
+        return (EditedStatement(last.line, "", made),) if is_once else above
 
 
 def _made_by(function: ast.expr) -> str:
@@ -210,48 +264,6 @@ def same(one: ast.AST | None, other: ast.AST | None) -> bool:
     return one is not None and other is not None and ast.unparse(one) == ast.unparse(other)
 
 
-def runnable(text: str) -> str:
-    """Return a statement, the head of one with a body that does nothing."""
-    return f"{text} ..." if text.endswith(":") else text
-
-
-def replaced(tree: ast.AST, by: Mapping[ast.AST, str]) -> str:
-    """Return the text of a tree with other texts in the place of some of its nodes."""
-    made = _Replaced(by).made(tree)
-    return "\n".join(map(ast.unparse, made))
-
-
-class _Replaced:
-    """Makes a tree again, and leaves the given one as it is."""
-
-    def __init__(self, by: Mapping[ast.AST, str]) -> None:
-        self._by = {id(node): text for node, text in by.items()}
-
-    def made(self, node: ast.AST) -> list[ast.AST]:
-        """Return what stands in the place of a node: a statement may become several."""
-        if (text := self._by.get(id(node))) is not None:
-            return list(ast.parse(text).body) if isinstance(node, ast.stmt) else [ast.parse(text, mode="eval").body]
-        values: dict[str, object] = {}
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                values[name] = [
-                    new for each in value for new in (self.made(each) if isinstance(each, ast.AST) else [each])
-                ]
-            else:
-                values[name] = self.made(value)[0] if isinstance(value, ast.AST) else value
-        return [ast.copy_location(type(node)(**values), node)]
-
-
-def parsed(text: str) -> ast.stmt | None:
-    """Return the first statement of a text, of a head with a body of its own; None of what is no statement."""
-    text = text.strip().removeprefix("el") if text.strip().startswith("elif") else text.strip()
-    try:
-        body = ast.parse(runnable(text)).body
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    return body[0] if body else None
-
-
 def source_at(
     line: int, functions: Iterable[tuple[int, str]], sampled: Mapping[int, str], bindings: Sequence[Binding]
 ) -> Source | None:
@@ -266,8 +278,10 @@ def source_at(
             node for node in ast.walk(body) if isinstance(node, ast.stmt) and first <= line == node.lineno + first - 1
         ]
         if at:
-            return Source(at[-1], body, True, bindings)
-    statements = {number: one for number, text in sorted(sampled.items()) if (one := parsed(text)) is not None}
+            return Source(at[-1], body, True, text, first, bindings)
+    heads = {number: parsed_statements(text) for number, text in sorted(sampled.items())}
+    statements = {number: found[0] for number, found in heads.items() if found}
     if line not in statements:
         return None
-    return Source(statements[line], ast.Module(list(statements.values()), []), False, bindings)
+    around = ast.Module(list(statements.values()), [])
+    return Source(statements[line], around, False, sampled[line].strip(), line, bindings)

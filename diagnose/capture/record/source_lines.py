@@ -24,7 +24,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
 
-from diagnose.model.assignments import Binding, assigned, name_of
+from diagnose.model.assignments import Binding, assigned, changed_in_place, name_of
 from diagnose.model.locations import RANDOM_DRAW, is_installed
 from diagnose.model.records import CallRecord
 from diagnose.text.masking import mask_code
@@ -293,7 +293,9 @@ def _bindings(tree: ast.AST, function: str = "", *, is_seen_inside: bool = True)
         for target, value in assigned(node):
             name = name_of(target)
             if name and (is_seen_inside or "." in name):
-                yield Binding(name, function, f"{ast.unparse(target)} = {_short(value)}")
+                yield Binding(name, function, f"{ast.unparse(target)} = {_short(value)}", getattr(node, "lineno", 0))
+        if name := changed_in_place(node):
+            yield Binding(name, function, "...")
         if isinstance(node, _Function):
             has_inner = any(isinstance(inner, _Function) for inner in ast.walk(node) if inner is not node)
             yield from _bindings(node, node.name, is_seen_inside=has_inner)

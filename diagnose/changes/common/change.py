@@ -115,7 +115,7 @@ class Proposal:
     Where ``most`` is 0 nothing is predicted.
     """
 
-    after: str  # code to paste
+    after: str = ""  # code to paste; "": the title has it all
     before: str = ""
     beside: str = ""  # code that the change needs elsewhere, shown behind the edited call
     is_whole: bool = True  # the edit alone makes the change: a diff of it can be applied

@@ -122,7 +122,7 @@ def _advised(entries: Sequence[Advice], finding: Finding, step_ns: float, progra
         rule=finding.rule,
         id=advice.id,
         title=_filled(advice.title, values) + _freed(finding, proposal, program.batch_size),
-        before=_filled(advice.before, values),
+        before=_filled(advice.before, values) if advice.after else "",
         after=proposal.after,
         saves_ns=(least_ns, most_ns),
         predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if most > 0 else None,

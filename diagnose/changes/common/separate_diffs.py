@@ -7,6 +7,7 @@ upper one has to be applied first.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -99,14 +100,24 @@ def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]
     return tuple(found)
 
 
-def applies_in(folder: Path, diff: str) -> bool:
-    """Return whether git applies a diff in the folder: its files lie below it and have the lines that it edits."""
+def applies_in(folder: Path, diff: str) -> bool | None:
+    """Return whether git applies a diff in a folder, and its files stay Python; None if they do not lie there."""
     hunks = list(_hunks(diff))
     try:
         files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
     except (OSError, ValueError):
+        return None
+    if not all(hunk.fits(files[hunk.file]) for hunk in hunks):
         return False
-    return bool(hunks) and all(hunk.fits(files[hunk.file]) for hunk in hunks)
+    for hunk in sorted(hunks, key=lambda one: one.old, reverse=True):
+        num = sum(line[0] in " -" for line in hunk.body)
+        files[hunk.file][hunk.old - 1 : hunk.old - 1 + num] = [line[1:] for line in hunk.body if line[0] in " +"]
+    try:
+        for lines in files.values():
+            ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError):
+        return False
+    return bool(hunks) or None
 
 
 def files_of(diff: str) -> tuple[str, ...]:

@@ -1,0 +1,53 @@
+"""Keep a result instead of computing it again.
+
+What it does
+    Uses the first result in both places: under its name, as an argument of the layers that need it, or made before the
+    loop. Parametrized weights are computed once within `torch.nn.utils.parametrize.cached()`.
+
+What to watch
+    The result takes memory until its last use. With gradients, all uses need one backward pass, and nothing may change
+    the result or the weights in place before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Change, Proposal, identical, rounding
+from diagnose.changes.common.statements import STATEMENTS, of_statements, there
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+ADDED = rounding("gradients of one call are added in another order")
+KEPT = "memory for the result, until its last use"
+
+
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    facts = finding.facts
+    title, needs = "Keep the result instead of computing it again", KEPT
+    if facts.get("is_parametrized"):
+        title = "Compute parametrized weights once for all uses in a pass"
+        needs = "weights that do not change within the block: no optimizer's step in it"
+    elif facts.get("with_gradients"):
+        needs = f"{KEPT}; one backward pass for all that uses it, and before that no change in place of the result or "
+        needs += "the weights"
+    is_added = facts.get("is_parametrized") or facts.get("with_gradients")
+    return of_statements(
+        facts.get("edits"),
+        title=title + there(finding),
+        numerics=ADDED if is_added else identical(),
+        needs=needs,
+        least=0.6,  # what the calls share with the one that stays, as its derivatives, may grow by a part
+    )
+
+
+CHANGE = Change(
+    id="reuse-result",
+    title="Keep the result instead of computing it again",
+    numerics=identical(),
+    edit=STATEMENTS,
+    proposal=_proposal,
+    applies=lambda _, finding: finding.facts.get("kind", "repeated") == "repeated",
+)
