@@ -230,7 +230,7 @@ def test_a_step_passes_between_counting_functions_and_recording_them(tmp_path):
     """Of a call that begins under the one profile function and ends under the other, torch 2.6 keeps nothing."""
     model = torch.nn.Linear(8, 1)
     seen = []
-    with Tracer(CaptureOptions(output=tmp_path / "capture", steps=3, skip=2, dataflow=False, sampler=False)) as tracer:
+    with Tracer(CaptureOptions(output=tmp_path / "capture", steps=3, skip=2, dataflow=False)) as tracer:
         for _ in range(60):
             model(torch.randn(4, 8)).sum().backward()
             seen.append(type(sys.getprofile()).__name__)
