@@ -38,6 +38,7 @@ _KINDS = (  # in a name without underscores: which collective it is; the first t
     ("recv", "recv"),
     ("reduce", "reduce"),
 )
+# Of the whole operation's size, times (n-1)/n among n ranks, what a link carries, as NCCL's tests count it.
 BUS_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 _BYTES = {
     **dict.fromkeys(("double", "float64", "long", "long int", "int64"), 8),
@@ -61,9 +62,6 @@ _USES: tuple[tuple[frozenset[str], str], ...] = (
 )
 _SHARDED = {"all_gather": "fsdp-gather", "reduce_scatter": "fsdp-scatter"}
 _EXCHANGING = frozenset({"expert-parallel", "context-parallel"})  # tokens to experts, heads for parts of the sequence
-
-
-"""Of the whole operation's size, times (n-1)/n among n ranks, what a link carries, as NCCL's tests count it."""
 
 
 class RankCollectives(NamedTuple):

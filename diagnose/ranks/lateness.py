@@ -36,7 +36,6 @@ MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not:
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_RANKS_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 DEVIATION_OF_MEDIAN = 1.4826  # median distance to standard deviation
-MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
 SMALL_SAMPLE_FACTOR = (
     18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
 )
@@ -197,8 +196,9 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     How much varies is uncertain itself where there are few ranks and steps: 5 of its units are then worth fewer.
     """
     spread = DEVIATION_OF_MEDIAN * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
-    if len(equals) >= MANY:
-        spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / NINE_IN_TEN)
+    # Of so many ranks the tail counts too: nine in ten of normal ones lie within 1.645 deviations.
+    if len(equals) >= 8:
+        spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / 1.645)
     if len(equals) == 2:
         # Of the spread of two other ranks, which is a poor measure of it.
         spread = abs(float(equals[0] - equals[1])) / 2 * 3.0 / MIN_SIGMAS

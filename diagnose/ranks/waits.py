@@ -14,9 +14,6 @@ from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
 MIN_LEVELLED_SHARE = 0.25  # … where it waits for so much of what it is ahead by, and not for members of a small group
-MIN_FOLLOWED_SHARE = (
-    0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +200,8 @@ def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, shape: tu
     members = {group.members for group in matches.groups}
     if len(members) < 2:
         return blame
-    followed = np.flatnonzero(blame.sum(axis=1) >= MIN_FOLLOWED_SHARE * blame.sum())
+    # Of the waiting: ranks that came last for less of it are not followed, there are hundreds of them.
+    followed = np.flatnonzero(blame.sum(axis=1) >= 0.01 * blame.sum())
     column = np.full(num_ranks, -1)
     column[followed] = np.arange(len(followed))
     until = matches.until

@@ -21,8 +21,6 @@ from diagnose.tables.steps import Steps
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
-
-if TYPE_CHECKING:
     from diagnose.model.charts import Memory
     from diagnose.model.diagnosis import PlainSteps
     from diagnose.model.rules import Cause

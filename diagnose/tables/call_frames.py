@@ -49,7 +49,6 @@ def names_of_open_frames(t: Tables) -> frozenset[int]:
     return frozenset(t.trace.events.name[list(t.open_frames)].tolist())
 
 
-MIN_DRAWS = 12  # that draw in the window: noise of a few steps is fewer
 MODULE_CALL = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 NO_LAYERS = Layers((), (), EMPTY.end)
 _BACKWARD = r"torch/autograd/.*: (backward|grad|_engine_run_backward)$"
@@ -66,7 +65,8 @@ def is_rollout(t: Tables, rows: Rows) -> bool:
     ops, sequence = host_rows(t.trace, t.main, Kind.OP), t.trace.events.sequence
     is_draw = np.array([re.match(_DRAWS, name) is not None for name in t.trace.names], bool)
     num_draws = int(among(rows, ops[is_draw[t.trace.events.name[ops]]]).sum())
-    if num_draws < MIN_DRAWS:
+    # That draw in the window: noise of a few steps is fewer.
+    if num_draws < 12:
         return False
     if sum(name == READ for name in names_of(t, rows)) >= num_draws:
         return True

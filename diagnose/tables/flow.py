@@ -29,7 +29,6 @@ from diagnose.tables.host import outermost_of_threads
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
 
-MIN_JOINED_TIME = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
 
 _Key: TypeAlias = tuple[str, str, tuple[Frame, ...]]  # name, phase and stack
 
@@ -75,7 +74,8 @@ def shows_values(t: Tables) -> bool:
         return False
     pairs = zip(t.capture.dataflow.operators, flow.rows, strict=True)
     times = [(one.host_ns, len(rows) > 0) for one, rows in pairs if not one.is_view]
-    return sum(ns for ns, is_joined in times if is_joined) >= MIN_JOINED_TIME * sum(ns for ns, _ in times)
+    # Of the operators' time: in captures of nine scripts 0.98 to 1.
+    return sum(ns for ns, is_joined in times if is_joined) >= 0.8 * sum(ns for ns, _ in times)
 
 
 def flow_of(t: Tables) -> Flow | None:

@@ -66,7 +66,6 @@ def autograd_waits(t: Tables) -> Intervals:
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
 MIN_GAP_NS = 200_000
-GAP_STEP_SHARE = 0.1
 # Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the
 # wait is over, and it waits for a core.
 MIN_LINE_WAIT_SHARE = 0.75
@@ -75,7 +74,7 @@ STEADY_SHARE = 0.6  # of the steps, in which a host gap comes at the same place
 
 def min_host_gap_ns(t: Tables) -> int:
     """Return how long an interval between operators must be to count as a host gap, ns."""
-    return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, LONG_NS))
+    return int(np.clip(0.1 * t.steps.step_ns, MIN_GAP_NS, LONG_NS))
 
 
 def host_gaps(t: Tables) -> Intervals:

@@ -155,6 +155,3 @@ def tasks_of(t: Tables, *classes: str) -> Mask:
 def task_classes(t: Tables) -> npt.NDArray[np.int8]:
     """Return the class of every device task of these tables, an index into ``CLASSES``."""
     return kernel_classes(t.trace, t.tasks.row)
-
-
-# What the device spends its time on: its kernels, those of one name together, the most expensive first.

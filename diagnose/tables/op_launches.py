@@ -265,10 +265,3 @@ def _recorded(t: Tables) -> OperatorInputs:
     if not len(events):
         return OperatorInputs(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
     return OperatorInputs(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))
-
-
-# Times of the attribution window as the timing window has them.
-#
-# Recording stacks makes a step longer, and Python far more than operators: a function of a thousand calls would seem
-# to take most of it. Where a step of the timing window has called the same operators, their begins and ends stand for
-# each other, and times between them are brought over in proportion.

@@ -230,8 +230,6 @@ COLD_RATIO = 1.5
 MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
 SAME_LENGTH = 0.01  # of the median length: steps that differ by less count as equal
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
-# Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
-# share by as much as lies between two verdicts.
 
 
 class Steps(NamedTuple):
@@ -346,6 +344,7 @@ def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> 
     the window would hold both, as if each step took a part of it.
     """
     drain = window[1] - int(end[-1])
+    # Less than a few per cent of the window move no share by as much as lies between two verdicts.
     if len(start) < 3 or window[0] != start[0] or drain <= FEW * (window[1] - window[0]):
         return False
     events = trace.events
