@@ -127,6 +127,7 @@ def test_a_script_without_turns_left_is_measured_in_sequence(project, tmp_path):
 
 
 PROVES = """
+    import signal
     from pathlib import Path
     from diagnose.trials.by_turns import NoTurnsError, by_turns
     from diagnose.trials.candidates import Candidate
@@ -134,6 +135,7 @@ PROVES = """
     from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, run_folder
     from diagnose.trials.runs import Command, Runner
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
     try:
         with ended_by_signals(), run_folder() as private:
             limits = limits_of(private, private, [Path({runs!r})])
