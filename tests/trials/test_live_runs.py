@@ -127,6 +127,7 @@ def test_a_script_without_turns_left_is_measured_in_sequence(project, tmp_path):
 
 
 PROVES = """
+    import signal
     from pathlib import Path
     from diagnose.trials.by_turns import NoTurnsError, by_turns
     from diagnose.trials.candidates import Candidate
@@ -134,27 +135,32 @@ PROVES = """
     from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, run_folder
     from diagnose.trials.runs import Command, Runner
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
     try:
         with ended_by_signals(), run_folder() as private:
             limits = limits_of(private, private, [Path({runs!r})])
             runner = Runner(Command(("train.py",), Path({project!r})), private, private=private, limits=limits)
-            by_turns(runner, [Candidate("sham", "Sham")], 600.0, lambda text: print(text, flush=True))
+            result = by_turns(runner, [Candidate("sham", "Sham")], 600.0, lambda text: print(text, flush=True))
+            print(result.interrupted, [trial.id for trial in result.trials])
     except EndedBySignal as ended:
         raise SystemExit(ended.exit_code)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_prove_that_is_killed_leaves_no_live_run_and_no_folder(project, tmp_path, number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9), (signal.SIGINT, 0)])
+def test_a_prove_that_is_ended_leaves_no_live_run_and_no_folder(project, tmp_path, number, code):
     folder, temporary = project(), tmp_path / "tmp"
     temporary.mkdir()
     text = textwrap.dedent(PROVES).format(runs=str(tmp_path / "runs"), project=str(folder))
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True) as proving:
+        assert "and with sham" in proving.stdout.readline()
         assert "of 1 decided" in proving.stdout.readline()  # three forms are alive, of which two are stopped
         assert sum(map(is_alive, pids_of(tmp_path / "runs"))) == 6
         proving.send_signal(number)
-        assert proving.wait(PATIENCE_S) == (143 if number == signal.SIGTERM else -9)
+        said = proving.stdout.read()
+        assert proving.wait(PATIENCE_S) == code
+    assert ("True ['sham']" in said) == (number == signal.SIGINT)  # what is known then is the result
     assert wait_until(lambda: not any(map(is_alive, pids_of(tmp_path / "runs"))))
     assert wait_until(lambda: list(temporary.iterdir()) == [])
     assert (folder / "best.pt").read_text() == "mine"
