@@ -152,8 +152,9 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         d = examined.get(p.rank)  # the largest finding is known if it was examined
         seen: Diagnosis | RankProfile = d or p
         dominant, waits_ns = d.dominant if d is not None else None, c.waits_ns.get(p.rank)
-        known = seen.verdict, dominant, seen.step_ns, seen.partition, seen.idle_by_cause
-        rows.append(RankSummary(p.rank, *known, waits_ns))
+        rows.append(
+            RankSummary(p.rank, seen.verdict, dominant, seen.step_ns, seen.partition, seen.idle_by_cause, waits_ns)
+        )
     return with_words(
         replace(
             answer,
