@@ -13,14 +13,14 @@ def r(recording):
 
 
 def listed(r):
-    return [row for row, _ in kernel_times(r.tables())]
+    return [row for row, _ in kernel_times(r.tables(), 10)]
 
 
 def test_kernels_of_one_name_are_one_entry(r):
     r.kernel("sgemm", 0, 300, launched=(-20, -15))
     r.kernel("sgemm", 300, 600, launched=(-10, -5))
     r.kernel("softmax_warp_forward", 600, 800)
-    found = kernel_times(r.tables())
+    found = kernel_times(r.tables(), 10)
     assert [(k.name, k.family, k.calls_per_step, k.time_ns, k.share) for k, _ in found] == [
         ("sgemm", "gemm", 2, 600_000, 0.75),
         ("softmax_warp_forward", "softmax", 1, 200_000, 0.25),
