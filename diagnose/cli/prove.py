@@ -335,7 +335,7 @@ def _write_patch(request: ProveRequest, runner: Runner, diagnosis: Diagnosis, be
     made = write_patch(edits, wanted, Path(patch), force=request.force)
     if made.diff:
         apply = command_line(["git", "apply", patch])
-        titles = {each.id: each.title for each in (*diagnosis.trials, *diagnosis.prescriptions)}
+        titles = {t.id: t.title for t in diagnosis.trials} | {p.id: p.title for p in diagnosis.prescriptions}
         cards = [card.prescription.id for card in screen(diagnosis).cards]
         report(f"wrote {patch}; apply it with {apply}")
         for name in made.done:
