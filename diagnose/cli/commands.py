@@ -191,7 +191,6 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 )
 @_trial(
     "--against",
-    is_consent=True,
     metavar="FILE",
     help="Measure FILE, a copy of the script with your own edit, against SCRIPT, instead of the prescribed changes.",
 )
