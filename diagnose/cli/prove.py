@@ -333,14 +333,7 @@ def _write_patch(request: ProveRequest, runner: Runner, diagnosis: Diagnosis, be
     made = write_patch(edits, wanted, Path(patch), force=request.force)
     if made.diff:
         apply = command_line(["git", "apply", patch])
-<<<<<<< HEAD
-        titles = {trial.id: trial.title for trial in diagnosis.trials}
-        titles |= {p.id: p.title for p in diagnosis.prescriptions}
-||||||| 9a5d50a5
-        titles = {each.id: each.title for each in (*diagnosis.trials, *diagnosis.prescriptions)}
-=======
         titles = {t.id: t.title for t in diagnosis.trials} | {p.id: p.title for p in diagnosis.prescriptions}
->>>>>>> w-prove
         cards = [card.prescription.id for card in screen(diagnosis).cards]
         report(f"wrote {patch}; apply it with {apply}")
         for name in made.done:
