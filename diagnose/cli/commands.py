@@ -139,6 +139,12 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     metavar="KIND=FILE",
     help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
 )
+@_output(
+    "--cross-check",
+    type=click.Choice(["hta"]),
+    metavar="TOOL",
+    help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
+)
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ class JobRequest(Request):
 
     workers: int | None = None
     no_cache: bool = False
+    cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
 
 
@@ -48,9 +49,11 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         draw=bool(exports) or not request.as_json or any(file.suffix != ".json" for file in files),
     )
     failure: OutputError | None = None
-    if exports:
+    if exports or request.cross_check:
         with request.progress.phase("reading again"):
             captures = open_captures(paths)
+        if request.cross_check:
+            diagnosis = _cross_checked(diagnosis, captures, request.progress)
         try:
             _write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
         except OutputError as error:
@@ -58,6 +61,15 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     answer(diagnosis, request, files)
     if failure is not None:
         raise failure
+
+
+def _cross_checked(diagnosis: Diagnosis, captures: Sequence[Capture], progress: Progress) -> Diagnosis:
+    """Add HTA's figures of the rank that the answer is about."""
+    from diagnose.integrations.hta import cross_check_hta
+    from diagnose.pipeline.run import shown_rank
+
+    with progress.phase("asking HTA"):
+        return replace(diagnosis, cross_check=cross_check_hta(captures[shown_rank(captures)]))
 
 
 def _planned(
