@@ -102,6 +102,11 @@ def _planned(
 
 
 def _check(kind: str, file: str, *, force: bool) -> None:
+    if kind == "tensorboard":
+        from diagnose.integrations.tensorboard import check_log
+
+        check_log(Path(file), force=force)
+        return
     if kind == "figures":
         if find_spec("plotly") is None:
             raise missing_extra("Figures are made by plotly", "plots")
@@ -126,7 +131,8 @@ def _write_exports(
     from diagnose.reports import exports
     from diagnose.reports.markdown import as_markdown
 
-    picture = whole_window(captures[shown_rank(captures)])
+    shown = captures[shown_rank(captures)]
+    picture = whole_window(shown)
     makers: dict[str, Callable[[], str]] = {
         "perfetto": lambda: exports.perfetto(diagnosis, picture),
         "speedscope": lambda: exports.speedscope(diagnosis, picture),
@@ -136,7 +142,12 @@ def _write_exports(
         "markdown": lambda: as_markdown(diagnosis, screen(diagnosis)).rstrip("\n") + "\n",
     }
     for kind, file in files.items():
-        if kind == "figures":
+        if kind == "tensorboard":
+            from diagnose.integrations.tensorboard import write_log
+
+            write_log(Path(file), captures, shown, force=force)
+            progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
+        elif kind == "figures":
             from diagnose.reports.figures import write_figures
 
             progress.report(f"wrote {', '.join(write_figures(diagnosis, Path(file)))} into {printable(file)}")

@@ -48,6 +48,7 @@ COMMANDS = [
     ("analyze", ONE, "--export", f"perfetto={ODD}/p.json", "--export", f"findings={ODD}/f.csv"),
     ("analyze", ONE, "--export", f"speedscope={ODD}/s.json", "--export", f"collapsed={ODD}/c.txt"),
     ("analyze", ONE, "--export", f"markdown={ODD}/p.md", "--export", f"kernels={ODD}/k.csv"),
+    ("analyze", ONE, "--export", f"tensorboard={ODD}/tb"),
     ("analyze", ONE, "--export", f"{ODD}=x"),
     ("watch", "--list", "--folder", f"{ODD}/h"),
     ("watch", "--list", "--folder", ODD),
