@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -19,10 +20,11 @@ from diagnose.cli.help import (
     option,
     show_all_help,
 )
+from diagnose.errors import missing_extra
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
 RECORDING, OUTPUT, CHANGES, RUNS = "Recording", "Output", "Change", "Trial"
-COMPARISON, GATE, WATCH, WINDOWS, METRICS = "Comparison", "Gate", "Watch", "Window", "Metrics"
+COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
 HELP_ALL = "Show the help of all commands with all options, and exit."
 ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
 _recording = partial(option, group=RECORDING)
@@ -483,5 +485,37 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     return examine_and_answer(ResultRequest(**asked))
 
 
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor):
+@click.command(
+    cls=Command,
+    short_help="Serve diagnose to a coding agent.",
+    examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
+)
+@option(
+    "--root",
+    "roots",
+    group=SERVER,
+    multiple=True,
+    metavar="FOLDER",
+    help="Read below FOLDER only; repeatable.  [default: the working folder]",
+)
+@option(
+    "--trust-client",
+    group=SERVER,
+    is_flag=True,
+    help="Allow prove to run scripts without confirmation; only the client decides whether its user must agree.",
+)
+def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
+    """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
+
+    An agent's client starts this command. Before prove runs a script, the client must get its user's consent. A client
+    that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
+    """
+    if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
+        raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")
+    from diagnose.cli.mcp import serve
+
+    serve(roots, agreed=trust_client)
+
+
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, mcp):
     cli.add_command(each)

@@ -59,6 +59,7 @@ COMMANDS = [
     ("prove", "--yes", f"{ODD}/train.py"),
     ("prove", "--yes", ONE),
     ("watch", f"{ODD}/none.py"),
+    ("mcp", "--root", f"{ODD}/none"),
     ("explain", f"{ODD}/none"),
 ]
 
