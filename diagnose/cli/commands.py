@@ -6,11 +6,13 @@ Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from diagnose import __version__
 from diagnose.cli import options as shared
@@ -20,14 +22,15 @@ from diagnose.cli.help import (
     option,
     show_all_help,
 )
-from diagnose.errors import missing_extra
+from diagnose.errors import UsageError, missing_extra
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
-RECORDING, OUTPUT, CHANGES, RUNS = "Recording", "Output", "Change", "Trial"
+RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
 COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
 HELP_ALL = "Show the help of all commands with all options, and exit."
 ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
 _recording = partial(option, group=RECORDING)
+_ranks = partial(option, group=RANKS)
 _output = partial(option, group=OUTPUT)
 _change = partial(option, group=CHANGES)
 _trial = partial(option, group=RUNS)
@@ -36,6 +39,9 @@ _gating = partial(option, group=GATE)
 _watching = partial(option, group=WATCH)
 _window = partial(option, group=WINDOWS)
 _metrics = partial(option, group=METRICS)
+# Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
+ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
+RECORDINGS = ("exports", "cross_check")
 
 
 @click.group(
@@ -133,7 +139,14 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
         "diagnose analyze --export perfetto=causes.json trace.json.gz",
     ],
 )
+@_ranks(
+    "--partial",
+    metavar="FILE",
+    help="Only write the summaries of these ranks to FILE, for --merge: .ranks.",
+)
+@_ranks("--merge", is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job.")
 @shared.worker_options
+@shared.keep_option
 @_output(
     "--export",
     "exports",
@@ -149,7 +162,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 )
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
+def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
     A PATH is a trace (.json, .gz, .zst, .zip), a tar or a folder of them, or a quoted pattern. It can also be a URL
@@ -157,9 +170,26 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
     the script is needed.
     """
     shared.one_thread()
-    from diagnose.cli.job import JobRequest, analyze_and_answer
+    from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
 
-    analyze_and_answer(paths, JobRequest(**asked))
+    if partial:
+        _refuse("--partial", *ANSWER, *RECORDINGS)
+        of_summaries = {field.name for field in fields(SummaryRequest)} - {"output"}
+        summarize(paths, SummaryRequest(output=partial, **{name: asked[name] for name in of_summaries}))
+    elif merge:
+        _refuse("--merge", *RECORDINGS)
+        merge_and_answer(paths, JobRequest(**asked))
+    else:
+        analyze_and_answer(paths, JobRequest(**asked))
+
+
+def _refuse(option: str, *others: str) -> None:
+    """Refuse options that were typed next to one that leaves them without a meaning."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in others and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            other = max(parameter.opts, key=len)
+            raise UsageError(f"{option} and {other} exclude each other; use one of them.")
 
 
 @click.command(

@@ -104,6 +104,12 @@ def worker_options(command: _Decorated) -> _Decorated:
     )
 
 
+def keep_option(command: _Decorated) -> _Decorated:
+    """Give a command that compares ranks ``--keep``."""
+    text = "Write the summaries of all ranks to FILE: .ranks."
+    return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
+
+
 def _json() -> Decorator:
     return option("--json", "as_json", group=OUTPUT, is_flag=True, help=JSON)
 

@@ -7,7 +7,7 @@ by them, and only those that the answer is about are examined in full.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,8 +63,9 @@ def analyze_inputs(
     workers: Workers,
     progress: Progress,
     draw: bool,
+    keep: Callable[[JobProfile], None] | None = None,
 ) -> Diagnosis:
-    """Diagnose what is named.
+    """Diagnose what is named; ``keep`` is given the summaries where there are several ranks.
 
     Raises:
         InputError: nothing of it can be read.
@@ -72,7 +73,7 @@ def analyze_inputs(
     with progress.phase(reading(paths)), list_inputs(paths) as named:
         received = read_received(paths)
         inputs = _with_factor(named, received)
-        if len(inputs.ranks) == 1 and not received.ranks:
+        if len(inputs.ranks) == 1 and keep is None and not received.ranks:
             # Beyond, joining the columns and analysing them takes longer than reading.
             num = workers.num or min(len(os.sched_getaffinity(0)), 4)
             diagnosis = diagnosis_of(inputs.ranks[0], cache=workers.cache, draw=draw, processes=num)
@@ -80,7 +81,22 @@ def analyze_inputs(
             return replace(diagnosis, trust=(*diagnosis.trust, *faults))
         with _processes(workers.num, inputs.ranks) as processes:
             job = _with_received(_profiled(inputs, processes, workers.cache, draw=draw), received)
+            if keep is not None:
+                keep(job.profile)
             return _answer(job, processes, workers.cache, draw=draw)
+
+
+def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Progress) -> JobProfile:
+    """Return the summaries of the ranks that are named.
+
+    Raises:
+        InputError: nothing of it can be read.
+    """
+    with progress.phase(reading(paths)), list_inputs(paths) as named:
+        received = read_received(paths)
+        inputs = _with_factor(named, received)
+        with _processes(workers.num, inputs.ranks) as processes:
+            return _with_received(_profiled(inputs, processes, workers.cache), received).profile
 
 
 def answer_from_received(received: Received) -> Diagnosis:
@@ -89,9 +105,20 @@ def answer_from_received(received: Received) -> Diagnosis:
         return _answer(_with_received(Job(JobProfile()), received), processes, NOTHING_KEPT, draw=True)
 
 
-def reading(paths: Sequence[AnyPath]) -> str:
+def answer_from_summaries(profile: JobProfile, *, workers: Workers, draw: bool) -> Diagnosis:
+    """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
+    files = {
+        (p.rank, p.path): RankFiles(None, Stored(p.path, p.path), factor=p.factor)
+        for p in profile.ranks
+        if is_url(p.path) or os.path.isfile(p.path)  # an odd name is no file
+    }
+    with _processes(workers.num, ()) as processes:
+        return _answer(Job(profile, files), processes, workers.cache, draw=draw)
+
+
+def reading(paths: Sequence[AnyPath], activity: str = "reading") -> str:
     """Return what is shown while these are read."""
-    return "reading " + ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
+    return f"{activity} " + ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
 
 
 def _processes(num: int | None, ranks: Sequence[RankFiles]) -> Processes:
@@ -136,15 +163,15 @@ def _with_factor(inputs: Inputs, received: Received) -> Inputs:
     return replace(inputs, ranks=tuple(replace(files, factor=factor) for files in inputs.ranks))
 
 
-def _profiled(inputs: Inputs, processes: Processes, cache: Cache, *, draw: bool) -> Job:
-    """Summarize the ranks; of a job in which all are examined later, they are at once."""
+def _profiled(inputs: Inputs, processes: Processes, cache: Cache, *, draw: bool | None = None) -> Job:
+    """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     made: dict[tuple[int, str], tuple[Diagnosis, Program]] = {}
     missing = list(inputs.faults)
     # So many ranks an answer needs at most: each file is read once.
-    at_once = len(inputs.ranks) <= 3
-    work = partial(packed_both, cache=cache, draw=draw) if at_once else partial(packed_profile, cache=cache)
+    at_once = draw is not None and len(inputs.ranks) <= 3
+    work = partial(packed_both, cache=cache, draw=bool(draw)) if at_once else partial(packed_profile, cache=cache)
     for i, (data, failure) in processes.run(work, inputs.ranks):
         if failure:
             missing.append(failure)

@@ -25,6 +25,10 @@ def test_a_script_in_the_place_of_a_command_is_answered_with_one_sentence(capsys
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["analyze", "--partial", "a.ranks", "--html", "r.html", "x"], "--partial and --html exclude each other"),
+        (["analyze", "--partial", "a.ranks", "--merge", "x"], "--partial and --merge exclude each other"),
+        (["analyze", "--partial", "a.ranks", "-o", "r.txt", "x"], "--partial and --output exclude each other"),
+        (["analyze", "--merge", "--export", "markdown=m.md", "x"], "--merge and --export exclude each other"),
         (["watch"], "Missing argument 'SCRIPT'."),
         (["watch", "--json", "train.py"], "--json, --output and --force go with --list"),
         (["watch", "--list", "resnet", "train.py"], "Unexpected argument after --list resnet: train.py."),
