@@ -22,7 +22,7 @@ ALL = "diagnose.all_options"  # in a context: options that few need are shown to
 RARE = frozenset(
     {
         *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
-        *("--workers", "--no-cache", "--keep", "--cross-check"),  # analyze
+        *("--workers", "--cluster", "--no-cache", "--keep", "--cross-check"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--bucket-mb", "--overlap", "--memory"),  # what-if
         "--allow-differences",  # compare, gate

@@ -28,6 +28,7 @@ class JobRequest(Request):
     """Where a diagnosis of ranks goes, and who makes it."""
 
     workers: int | None = None
+    cluster: str = ""
     keep: str | None = None
     no_cache: bool = False
     cross_check: str | None = None
@@ -42,11 +43,19 @@ class SummaryRequest:
     force: bool = False
     quiet: bool = False
     workers: int | None = None
+    cluster: str = ""
     no_cache: bool = False
 
 
 def _workers(request: JobRequest | SummaryRequest) -> Workers:
-    return Workers(request.workers, NOTHING_KEPT if request.no_cache else default_cache())
+    """Return who reads the ranks, after checking it."""
+    if request.cluster:
+        from diagnose.pipeline.executors import check_cluster
+
+        check_cluster(request.cluster)
+        if request.workers is not None:
+            raise UsageError("--workers is for this machine; leave it out with --cluster.")
+    return Workers(request.workers, NOTHING_KEPT if request.no_cache else default_cache(), request.cluster)
 
 
 def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:

@@ -151,7 +151,7 @@ def test_what_is_no_file_of_summaries(tmp_path, name, data, sentence):
         read_summaries(list_summaries([str(tmp_path / name)]))
 
 
-@pytest.mark.parametrize("option", ["--keep=job.csv", "--partial=job.csv"])
+@pytest.mark.parametrize("option", ["--keep=job.csv", "--partial=job.csv", "--cluster=x", "--cluster=slurm"])
 def test_options_are_checked_before_the_work_begins(option, capsys):
     assert run(["analyze", "absent", option]) == 2
     assert "absent" not in capsys.readouterr().err
