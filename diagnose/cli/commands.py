@@ -18,6 +18,7 @@ from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.help import (
     Command,
+    Former,
     Group,
     option,
     show_all_help,
@@ -28,7 +29,16 @@ from diagnose.model.limits import EXPORTS, OVERLAPPED
 RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
 COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
 HELP_ALL = "Show the help of all commands with all options, and exit."
-ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
+FORMER = {
+    **{name: Former(("trace",)) for name in ("profile", "run", "record")},
+    "summarize": Former(("analyze",), "analyze --partial FILE", {"-o": "--partial=", "--output": "--partial="}),
+    "reduce": Former(("analyze", "--merge"), "analyze --merge"),
+    "history": Former(("watch", "--list"), "watch --list"),
+    "export": Former(
+        ("analyze",), "analyze --export KIND=FILE", {f"--{kind}": f"--export={kind}=" for kind in EXPORTS}
+    ),
+}
+"""Other names of commands, and former ones, which are now options of another command."""
 _recording = partial(option, group=RECORDING)
 _ranks = partial(option, group=RANKS)
 _output = partial(option, group=OUTPUT)
@@ -46,7 +56,7 @@ RECORDINGS = ("exports", "cross_check")
 
 @click.group(
     cls=Group,
-    aliases=ALIASES,
+    former=FORMER,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=[
         "diagnose trace train.py --epochs 3",
@@ -517,6 +527,28 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
 
 @click.command(
     cls=Command,
+    short_help="Print what a shell needs to complete diagnose.",
+    examples=["diagnose completion bash", "diagnose completion zsh"],
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell; have the shell source it.
+
+    In bash: eval "$(diagnose completion bash)" in ~/.bashrc; in zsh the same in ~/.zshrc; in fish: diagnose completion
+    fish > ~/.config/fish/completions/diagnose.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    from diagnose.cli.output import print_result
+
+    found = get_completion_class(shell)
+    assert found is not None
+    print_result(found(context.find_root().command, {}, "diagnose", "_DIAGNOSE_COMPLETE").source())
+
+
+@click.command(
+    cls=Command,
     short_help="Serve diagnose to a coding agent.",
     examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
 )
@@ -547,5 +579,5 @@ def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     serve(roots, agreed=trust_client)
 
 
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, mcp):
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, completion, mcp):
     cli.add_command(each)

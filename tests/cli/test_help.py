@@ -11,7 +11,7 @@ from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
 WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
-INTEGRATED = ["mcp"]
+INTEGRATED = ["completion", "mcp"]
 ORDER = WORK + INTEGRATED
 MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
