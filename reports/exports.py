@@ -22,6 +22,7 @@ __all__ = [
     "findings_table",
     "kernels_table",
     "perfetto",
+    "scalars",
     "speedscope",
 ]
 
@@ -64,6 +65,30 @@ def perfetto(d: Diagnosis, picture: Picture) -> str:
         mark = {"ph": "i", "s": "t", "pid": CAUSES, "tid": 2, "ts": number}
         events.append({**mark, "name": finding.title, "cat": "finding", "args": shown})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"headline": d.headline}})
+
+
+def scalars(d: Diagnosis) -> dict[str, float]:
+    """Return a diagnosis in numbers, as trackers of experiments take them; what is not known is missing.
+
+    Times are ms per step, shares of the step 0 to 1. Names have no characters that MLflow refuses.
+    """
+    found = {"step_ms": d.step_ns / 1e6, "steps": float(d.steps)}
+    if d.queue is not None:
+        found |= {"queue/depth_p50": d.queue.depth_p50, "queue/busy_share": d.queue.busy_share}
+        found["queue/launches_per_step"] = d.queue.launches_per_step
+    if d.partition is not None:
+        for name in ("compute", "exposed_communication", "exposed_copy", "idle"):
+            found[f"share/{name}"] = getattr(d.partition, name)
+    found |= {f"idle/{rule}": share for rule, share in d.idle_by_cause.items()}
+    for finding in d.findings:
+        found[f"lost_ms/{finding.rule}"] = found.get(f"lost_ms/{finding.rule}", 0.0) + finding.lost_ns / 1e6
+    if d.flops is not None:
+        found |= {"flops/mfu": d.flops.share, "flops/tflop_per_s": d.flops.tflops}
+    found |= {f"phase/{name}": share for name, share in d.phases.items()}
+    predicted = [each.predicted_step_ns for each in d.prescriptions if each.predicted_step_ns is not None]
+    if predicted:
+        found["predicted_step_ms"] = min(predicted) / 1e6
+    return found
 
 
 def speedscope(d: Diagnosis, picture: Picture) -> str:

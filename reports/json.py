@@ -74,7 +74,7 @@ OF_DIAGNOSIS = (
     "verdict headline summary dominant step_ns steps step_times_ns queue partition idle_by_cause host_by_cause "
     "record_again prescriptions also_possible to_try operators code waterfall kernels checked not_checked unseen "
     "flops memory memory_by_line profiler_overhead plain_steps passes_per_update cpu_wait recording_estimate trust "
-    "ranks job trials"
+    "ranks job cross_check trials"
 )
 
 

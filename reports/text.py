@@ -18,6 +18,7 @@ from diagnose.answer.cards import verdict
 from diagnose.answer.screen import answer
 from diagnose.model.charts import KernelTime, Picture
 from diagnose.model.diagnosis import (
+    CrossCheck,
     Diagnosis,
     Forecast,
     Queue,
@@ -157,6 +158,7 @@ def _answer(d: Diagnosis, layout: Layout, form: Form) -> Iterator[RenderableType
         line = longer if cell_len(longer) <= layout.width else line
     yield Text(line, style="dim")
     yield from _brief_trials(d, form.num_trials) if form.is_brief else (*_job(d), *_trials(d))
+    yield from _cross_check(d.cross_check)
     page = next((path for path in layout.written or () if path.suffix.lower() in {".html", ".htm"}), None)
     rest = tr("Queue, all findings, code: --verbose")
     if layout.written is None:
@@ -183,6 +185,7 @@ def _parts(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
         yield title(tr("Kernels"), tr("where the device's time goes; shares of the time of all its tasks"))
         yield _kernels(d.kernels, max(layout.width - KERNEL_NUMBERS_WIDTH, 20))
     yield from code_tables.tables(d.code, layout.width) if d.code is not None else ()
+    yield from _cross_check(d.cross_check)
     if d.waterfall is not None and first.shows_savings:
         yield title(tr("Predicted step time after each change"), tr("replayed one after the other"))
         yield from _waterfall(d.waterfall, layout.width)
@@ -465,6 +468,23 @@ def _times(trial: Trial) -> Iterator[str]:
     change = after / before - 1 if before > 0 else 0.0
     if abs(change) >= 0.02:  # less is the allocator's own rounding
         yield f"  {tr('memory')} {'+' if change > 0 else '−'}{percent(abs(change))}"
+
+
+def _cross_check(rows: Sequence[CrossCheck]) -> Iterator[RenderableType]:
+    """Yield each figure as ours, by the other's definition and as theirs, and under it what explains a difference."""
+    if not rows:
+        return
+    yield title("Cross-check against Holistic Trace Analysis")
+    grid = table("lrrr")
+    grid.add_row("  ", "ours", "by HTA's definition", "HTA", style="dim")
+    explanations: dict[str, list[str]] = {}
+    for row in rows:
+        values = (row.ours, row.by_their_definition, row.theirs)
+        shown = ["–" if v is None else f"{v:.2f}" if row.measure == "queue" else percent(v) for v in values]
+        grid.add_row(f"  {row.measure}", *shown)
+        explanations.setdefault(row.explanation, []).append(row.measure)
+    yield grid
+    yield from (Text(f"  {', '.join(names)}: {one_line(text)}", style="dim") for text, names in explanations.items())
 
 
 def _ranks(d: Diagnosis) -> Iterator[RenderableType]:

@@ -23,7 +23,9 @@ need? [From a symptom to a command](slow-training.md).
 An option has one meaning in all commands. Options of diagnose go before a script. Everything after the script is passed
 to it. Progress goes to standard error.
 
-`profile`, `run` and `record` are other names of `trace`.
+`profile`, `run` and `record` are other names of `trace`. Former names still work and print the new one: `summarize`
+(`analyze --partial`), `reduce` (`analyze --merge`), `export` (`analyze --export`), `history` (`watch --list`).
+How long a deprecated name stays: [versions](json.md#versions).
 """
 
 

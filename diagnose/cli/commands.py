@@ -6,26 +6,41 @@ Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.help import (
     Command,
+    Former,
     Group,
     option,
     show_all_help,
 )
+from diagnose.errors import UsageError, missing_extra
 from diagnose.model.limits import EXPORTS, OVERLAPPED
 
-RECORDING, OUTPUT, CHANGES, RUNS = "Recording", "Output", "Change", "Trial"
-COMPARISON, GATE, WATCH, WINDOWS, METRICS = "Comparison", "Gate", "Watch", "Window", "Metrics"
+RECORDING, RANKS, OUTPUT, CHANGES, RUNS = "Recording", "Ranks", "Output", "Change", "Trial"
+COMPARISON, GATE, WATCH, WINDOWS, METRICS, SERVER = "Comparison", "Gate", "Watch", "Window", "Metrics", "Server"
 HELP_ALL = "Show the help of all commands with all options, and exit."
-ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
+FORMER = {
+    **{name: Former(("trace",)) for name in ("profile", "run", "record")},
+    "summarize": Former(("analyze",), "analyze --partial FILE", {"-o": "--partial=", "--output": "--partial="}),
+    "reduce": Former(("analyze", "--merge"), "analyze --merge"),
+    "history": Former(("watch", "--list"), "watch --list"),
+    "export": Former(
+        ("analyze",), "analyze --export KIND=FILE", {f"--{kind}": f"--export={kind}=" for kind in EXPORTS}
+    ),
+}
+"""Other names of commands, and former ones, which are now options of another command."""
 _recording = partial(option, group=RECORDING)
+_ranks = partial(option, group=RANKS)
 _output = partial(option, group=OUTPUT)
 _change = partial(option, group=CHANGES)
 _trial = partial(option, group=RUNS)
@@ -34,11 +49,14 @@ _gating = partial(option, group=GATE)
 _watching = partial(option, group=WATCH)
 _window = partial(option, group=WINDOWS)
 _metrics = partial(option, group=METRICS)
+# Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
+ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
+RECORDINGS = ("exports", "cross_check")
 
 
 @click.group(
     cls=Group,
-    aliases=ALIASES,
+    former=FORMER,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=[
         "diagnose trace train.py --epochs 3",
@@ -131,7 +149,14 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
         "diagnose analyze --export perfetto=causes.json trace.json.gz",
     ],
 )
+@_ranks(
+    "--partial",
+    metavar="FILE",
+    help="Only write the summaries of these ranks to FILE, for --merge: .ranks.",
+)
+@_ranks("--merge", is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job.")
 @shared.worker_options
+@shared.keep_option
 @_output(
     "--export",
     "exports",
@@ -139,9 +164,15 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     metavar="KIND=FILE",
     help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
 )
+@_output(
+    "--cross-check",
+    type=click.Choice(["hta"]),
+    metavar="TOOL",
+    help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
+)
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
+def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
     A PATH is a trace (.json, .gz, .zst), a folder of them, or a quoted pattern. It can also be a URL
@@ -149,9 +180,26 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
     the script is needed.
     """
     shared.one_thread()
-    from diagnose.cli.job import JobRequest, analyze_and_answer
+    from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
 
-    analyze_and_answer(paths, JobRequest(**asked))
+    if partial:
+        _refuse("--partial", *ANSWER, *RECORDINGS)
+        of_summaries = {field.name for field in fields(SummaryRequest)} - {"output"}
+        summarize(paths, SummaryRequest(output=partial, **{name: asked[name] for name in of_summaries}))
+    elif merge:
+        _refuse("--merge", *RECORDINGS)
+        merge_and_answer(paths, JobRequest(**asked))
+    else:
+        analyze_and_answer(paths, JobRequest(**asked))
+
+
+def _refuse(option: str, *others: str) -> None:
+    """Refuse options that were typed next to one that leaves them without a meaning."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in others and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            other = max(parameter.opts, key=len)
+            raise UsageError(f"{option} and {other} exclude each other; use one of them.")
 
 
 @click.command(
@@ -482,5 +530,59 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     return examine_and_answer(ResultRequest(**asked))
 
 
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor):
+@click.command(
+    cls=Command,
+    short_help="Print what a shell needs to complete diagnose.",
+    examples=["diagnose completion bash", "diagnose completion zsh"],
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell; have the shell source it.
+
+    In bash: eval "$(diagnose completion bash)" in ~/.bashrc; in zsh the same in ~/.zshrc; in fish: diagnose completion
+    fish > ~/.config/fish/completions/diagnose.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    from diagnose.cli.output import print_result
+
+    found = get_completion_class(shell)
+    assert found is not None
+    print_result(found(context.find_root().command, {}, "diagnose", "_DIAGNOSE_COMPLETE").source())
+
+
+@click.command(
+    cls=Command,
+    short_help="Serve diagnose to a coding agent.",
+    examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
+)
+@option(
+    "--root",
+    "roots",
+    group=SERVER,
+    multiple=True,
+    metavar="FOLDER",
+    help="Read below FOLDER only; repeatable.  [default: the working folder]",
+)
+@option(
+    "--trust-client",
+    group=SERVER,
+    is_flag=True,
+    help="Allow prove to run scripts without confirmation; only the client decides whether its user must agree.",
+)
+def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
+    """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
+
+    An agent's client starts this command. Before prove runs a script, the client must get its user's consent. A client
+    that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
+    """
+    if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
+        raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")
+    from diagnose.cli.mcp import serve
+
+    serve(roots, agreed=trust_client)
+
+
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, completion, mcp):
     cli.add_command(each)

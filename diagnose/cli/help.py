@@ -6,7 +6,7 @@ It fits a screen: what few need is shown by ``--help-all`` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import click
 
@@ -22,7 +22,7 @@ ALL = "diagnose.all_options"  # in a context: options that few need are shown to
 RARE = frozenset(
     {
         *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
-        *("--workers", "--no-cache"),  # analyze
+        *("--workers", "--cluster", "--no-cache", "--keep", "--cross-check"),  # analyze
         *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
         *("--bucket-mb", "--overlap", "--memory"),  # what-if
         "--allow-differences",  # compare, gate
@@ -99,12 +99,29 @@ class Command(_Page):
         return [*params[:-1], _HELP_ALL, params[-1]] if has_rare else params
 
 
+class Former(NamedTuple):
+    """The command line that another name of a command stands for; ``now`` is what to type instead of a former name."""
+
+    words: tuple[str, ...]
+    now: str = ""
+    renamed: Mapping[str, str] = {}  # former options, and how those that replace them begin
+
+    def typed(self, args: Sequence[str]) -> list[str]:
+        """Return the command line that the arguments stand for."""
+        found, left = [*self.words], iter(args)
+        for arg in left:
+            name, equals, value = arg.partition("=")
+            new = self.renamed.get(name)
+            found.append(arg if new is None else new + (value if equals else next(left, "")))
+        return found
+
+
 class Group(_Page, click.Group):
     """The command without a sub-command; it lists them in the order in which they were added."""
 
-    def __init__(self, *args: Any, aliases: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, former: Mapping[str, Former], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.aliases = aliases
+        self.former = former
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -114,7 +131,11 @@ class Group(_Page, click.Group):
         if name.endswith(".py") and not ctx.resilient_parsing:  # a shell that completes gets no errors
             again = command_line(["diagnose", "trace", *args])
             raise UsageError(f"{one_line(name)} is a script: record it with {again}.")
-        return super().resolve_command(ctx, [self.aliases.get(name, name), *args[1:]])
+        if (former := self.former.get(name)) is not None:
+            args = former.typed(args[1:])
+            if former.now and not ctx.resilient_parsing:
+                click.echo(f"diagnose: {name} is deprecated: use {former.now}", err=True)
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""

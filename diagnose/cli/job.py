@@ -1,9 +1,9 @@
-"""``diagnose analyze``: who reads the ranks, the answer, and its forms for other tools."""
+"""``diagnose analyze``: who reads the ranks, what is kept of them, the answer, and its forms for other tools."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from diagnose.cli.output import Request, answer, prepare
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.model.files import check_distinct, check_file, check_folder, printable, write_bytes
 from diagnose.model.limits import EXPORTS
-from diagnose.pipeline.job import Workers, analyze_inputs
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs, reading
 from diagnose.pipeline.rank_results import NOTHING_KEPT, default_cache
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
@@ -20,6 +20,7 @@ from diagnose.trace_reader import open_captures
 if TYPE_CHECKING:
     from diagnose.model.capture import Capture
     from diagnose.model.diagnosis import Diagnosis
+    from diagnose.ranks.profile import JobProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +28,60 @@ class JobRequest(Request):
     """Where a diagnosis of ranks goes, and who makes it."""
 
     workers: int | None = None
+    cluster: str = ""
+    keep: str | None = None
     no_cache: bool = False
+    cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """Where summaries go, and who makes them."""
+
+    output: str
+    force: bool = False
+    quiet: bool = False
+    workers: int | None = None
+    cluster: str = ""
+    no_cache: bool = False
+
+
+def _workers(request: JobRequest | SummaryRequest) -> Workers:
+    """Return who reads the ranks, after checking it."""
+    if request.cluster:
+        from diagnose.pipeline.executors import check_cluster
+
+        check_cluster(request.cluster)
+        if request.workers is not None:
+            raise UsageError("--workers is for this machine; leave it out with --cluster.")
+    return Workers(request.workers, NOTHING_KEPT if request.no_cache else default_cache(), request.cluster)
+
+
 def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
-    """Diagnose what is named.
+    """Diagnose what is named, and keep the summaries where that was asked for.
 
     Raises:
         InputError: nothing of it can be read.
         OutputError: a file cannot be written.
     """
     files = prepare(request, inputs=paths)
-    others = {"--html": request.html, "--output": request.output}
+    others = {"--keep": request.keep, "--html": request.html, "--output": request.output}
     exports = _planned(request.exports, others, paths, force=request.force)
+    keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
     diagnosis = analyze_inputs(
         paths,
-        workers=Workers(request.workers, NOTHING_KEPT if request.no_cache else default_cache()),
+        workers=_workers(request),
         progress=request.progress,
-        draw=bool(exports) or not request.as_json or any(file.suffix != ".json" for file in files),
+        draw=bool(exports) or _draws(request, files),
+        keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
     )
     failure: OutputError | None = None
-    if exports:
+    if exports or request.cross_check:
         with request.progress.phase("reading again"):
             captures = open_captures(paths)
+        if request.cross_check:
+            diagnosis = _cross_checked(diagnosis, captures, request.progress)
         try:
             _write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
         except OutputError as error:
@@ -58,6 +89,76 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     answer(diagnosis, request, files)
     if failure is not None:
         raise failure
+
+
+def _cross_checked(diagnosis: Diagnosis, captures: Sequence[Capture], progress: Progress) -> Diagnosis:
+    """Add HTA's figures of the rank that the answer is about."""
+    from diagnose.integrations.hta import cross_check_hta
+    from diagnose.pipeline.run import shown_rank
+
+    with progress.phase("asking HTA"):
+        return replace(diagnosis, cross_check=cross_check_hta(captures[shown_rank(captures)]))
+
+
+def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
+    """Write the summaries of the ranks that are named.
+
+    Raises:
+        InputError: nothing of it can be read.
+        OutputError: the file cannot be written.
+    """
+    path = _kept("--partial", request.output, None, paths, force=request.force)
+    assert path is not None
+    progress = Progress(quiet=request.quiet)
+    profile = profile_inputs(paths, workers=_workers(request), progress=progress)
+    _write(path, profile, progress, force=request.force)
+    for sentence in profile.missing:
+        progress.report(sentence)
+
+
+def merge_and_answer(paths: Sequence[str], request: JobRequest) -> None:
+    """Merge files of summaries and diagnose the job, or write them as one file where only that was asked for.
+
+    Raises:
+        InputError: none of the files can be read.
+        OutputError: a file cannot be written.
+    """
+    from diagnose.pipeline.exchange import list_summaries, read_summaries
+
+    files = prepare(request, inputs=paths)
+    keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
+    with request.progress.phase(reading(paths, "merging")):
+        profile = read_summaries(list_summaries(paths))
+    if keep is not None:
+        _write(keep, profile, request.progress, force=request.force)
+    found = answer_from_summaries(profile, workers=_workers(request), draw=_draws(request, files))
+    answer(found, request, files)
+
+
+def _draws(request: JobRequest, files: Sequence[Path]) -> bool:
+    """Return whether a form is asked for that shows the picture of a step."""
+    return not request.as_json or any(file.suffix != ".json" for file in files)
+
+
+def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequence[str], *, force: bool) -> Path | None:
+    """Return the file of summaries to write, if any, after checking that it can be."""
+    if name is None:
+        return None
+    from diagnose.pipeline.exchange import SUFFIX
+
+    path = Path(name)
+    if path.suffix != SUFFIX:
+        raise UsageError(f"Invalid name '{printable(path)}': it must end in {SUFFIX}.")
+    check_distinct({option: name, "--output": output_name}, inputs)
+    check_file(path, force=force)
+    return path
+
+
+def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) -> None:
+    from diagnose.pipeline.exchange import write_summaries
+
+    write_summaries(path, profile, force=force)
+    progress.report(f"wrote {printable(path)}")
 
 
 def _planned(
@@ -90,6 +191,11 @@ def _planned(
 
 
 def _check(kind: str, file: str, *, force: bool) -> None:
+    if kind == "tensorboard":
+        from diagnose.integrations.tensorboard import check_log
+
+        check_log(Path(file), force=force)
+        return
     if kind == "figures":
         if find_spec("plotly") is None:
             raise missing_extra("Figures are made by plotly", "plots")
@@ -114,7 +220,8 @@ def _write_exports(
     from diagnose.reports import exports
     from diagnose.reports.markdown import as_markdown
 
-    picture = whole_window(captures[shown_rank(captures)])
+    shown = captures[shown_rank(captures)]
+    picture = whole_window(shown)
     makers: dict[str, Callable[[], str]] = {
         "perfetto": lambda: exports.perfetto(diagnosis, picture),
         "speedscope": lambda: exports.speedscope(diagnosis, picture),
@@ -124,7 +231,12 @@ def _write_exports(
         "markdown": lambda: as_markdown(diagnosis, screen(diagnosis)).rstrip("\n") + "\n",
     }
     for kind, file in files.items():
-        if kind == "figures":
+        if kind == "tensorboard":
+            from diagnose.integrations.tensorboard import write_log
+
+            write_log(Path(file), captures, shown, force=force)
+            progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
+        elif kind == "figures":
             from diagnose.reports.figures import write_figures
 
             progress.report(f"wrote {', '.join(write_figures(diagnosis, Path(file)))} into {printable(file)}")

@@ -99,9 +99,22 @@ def worker_options(command: _Decorated) -> _Decorated:
                 metavar="N",
                 help="Read ranks in N processes.  [default: as many as cores, if there is enough to read]",
             ),
+            option(
+                "--cluster",
+                group=RANKS,
+                default="",
+                metavar="ADDRESS",
+                help="Read ranks on a Dask cluster: tcp://HOST:PORT, file:SCHEDULER.json, or slurm in an allocation.",
+            ),
             option("--no-cache", group=RANKS, is_flag=True, help="Neither use nor keep earlier results."),
         ],
     )
+
+
+def keep_option(command: _Decorated) -> _Decorated:
+    """Give a command that compares ranks ``--keep``."""
+    text = "Write the summaries of all ranks to FILE: .ranks."
+    return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
 
 
 def _json() -> Decorator:

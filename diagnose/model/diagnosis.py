@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from diagnose.model.job import Job
 
 __all__ = [
-    "MAX_RANGE", "Confidence", "CriticalPath", "Diagnosis", "Example", "Facts", "Finding", "Forecast",
+    "MAX_RANGE", "Confidence", "CriticalPath", "CrossCheck", "Diagnosis", "Example", "Facts", "Finding", "Forecast",
     "IgnoredFinding", "Partition", "PathSegment", "PlainSteps", "Prescription", "Promise", "Queue", "RankSummary",
     "Removal", "Renderers", "Source", "Trial", "Verdict", "Waterfall", "Where", "bind_renderers", "middle_ns",
 ]  # fmt: skip
@@ -102,6 +102,17 @@ class PlainSteps(NamedTuple):
     mean_ns: float | None  # of the run, without what recording made longer; None where the device's profiler did more
     num: int  # behind the mean
     agree: bool  # those before and after by their spread, and the recorded ones are not shorter by more than that
+
+
+class CrossCheck(NamedTuple):
+    """One figure beside another tool's; shares are fractions, None where one side has no such figure."""
+
+    measure: str
+    ours: float | None
+    by_their_definition: float | None  # computed from our events as the other tool defines it
+    theirs: float | None
+    explanation: str  # of the difference, by definition
+    explained: bool = True  # whether our events give the other tool's figure by its definition
 
 
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
@@ -337,6 +348,7 @@ class Diagnosis:
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
     to_try: tuple[str, ...] = ()  # ids of further changes that no recording judges and a trial may
+    cross_check: tuple[CrossCheck, ...] = ()  # with another tool, where that was asked for
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
     ignored: tuple[IgnoredFinding, ...] = ()  # findings that were left out as asked; they are not among ``findings``
     pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to

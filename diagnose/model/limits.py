@@ -26,7 +26,7 @@ HOW_TRIED: Mapping[TrialMethod, str] = {
     "by hand": "Made by hand",
 }
 
-EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures")
+EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "figures", "tensorboard")
 
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall

@@ -1,13 +1,8 @@
-"""Summaries of ranks between ranks that see no disk of each other.
-
-Each sends its summary to one of them, which compares and answers. It takes three rounds. Every rank sends how much
-longer its steps are without the profiler, and gets the factor of all. Every rank reads its own capture and sends the
-summary. The one that answers compares them and names the ranks that the answer is about, and those examine themselves
-and send what they found, lines included.
-"""
+"""Summaries of ranks on their way: in files, and between ranks that see no disk of each other."""
 
 from __future__ import annotations
 
+import glob
 import os
 import statistics
 import time
@@ -22,7 +17,7 @@ import msgspec
 
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import replace_private
+from diagnose.model.files import replace_private, write_bytes
 from diagnose.model.launched import RANKS_WAIT_S, RECEIVED_FILE
 from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import (
@@ -35,24 +30,117 @@ from diagnose.pipeline.rank_results import (
     unpack_examination,
 )
 from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.text.masking import mask_text
 from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.inputs import RankFiles, list_inputs
-from diagnose.trace_reader.stored import Stored
+from diagnose.trace_reader.source import open_source
+from diagnose.trace_reader.stored import Stored, is_url, list_folder, matching_urls
 
 if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
+# Summaries of ranks in files: what ``diagnose analyze --partial`` and ``--keep`` write, and ``--merge`` reads.
+#
+# They are lists of packed profiles, which can be merged in any order and grouping.
+
+SUFFIX = ".ranks"
 FORMAT = "diagnose ranks 1"
+_REMEDY = "Make it again with diagnose analyze --partial."
 
 
 class _File(msgspec.Struct):
-    """The content of ``RECEIVED_FILE``."""
+    """The content of a .ranks file, and of ``RECEIVED_FILE``."""
 
     format: str
     ranks: list[bytes]
     missing: list[str]
     examined: list[tuple[int, str, bytes]] = []
 
+
+def write_summaries(path: Path, job: JobProfile, *, force: bool) -> None:
+    """Write the summaries of a job's ranks.
+
+    Raises:
+        OutputError: the file exists already and ``force`` is off, or it cannot be written.
+    """
+    ranks = [profile.to_bytes() for profile in job.ranks]
+    write_bytes(path, msgspec.msgpack.encode(_File(FORMAT, ranks, list(job.missing))), force=force)
+
+
+def list_summaries(paths: Sequence[str]) -> list[str]:
+    """Return the files of summaries among what is named: files, folders of them, patterns, each also behind a URL.
+
+    Raises:
+        InputError: something is neither, or a folder holds none.
+    """
+    found: list[str] = []
+    for path in paths:
+        if path.endswith(SUFFIX) and not glob.has_magic(path):
+            found.append(path)
+        elif is_url(path):
+            folder = path.rstrip("/")
+            names = matching_urls(path) if glob.has_magic(path) else [f"{folder}/{n}" for n in list_folder(path)]
+            found += _some(path, names)
+        elif os.path.isdir(path):  # an odd name is no folder
+            found += _some(path, [str(file) for file in Path(path).iterdir()])
+        else:
+            found += _some(path, glob.glob(path, recursive=True))  # a pattern may be absolute
+    return list(dict.fromkeys(found))
+
+
+def _some(path: str, names: Sequence[str]) -> list[str]:
+    found = sorted(name for name in names if name.endswith(SUFFIX))
+    if not found:
+        raise InputError(f"{path} holds no summaries ({SUFFIX}). Make them with diagnose analyze --partial.")
+    return found
+
+
+def read_summaries(paths: Sequence[str]) -> JobProfile:
+    """Read files of summaries, and merge them; one that cannot be read is named among what is missing.
+
+    Raises:
+        InputError: none of them can be read.
+    """
+    job, faults = JobProfile(), []
+    for path in paths:
+        try:
+            found = _decoded(path, _content(path), _REMEDY)
+            job = job.merge(JobProfile.of(map(RankProfile.from_bytes, found.ranks), found.missing))
+        except InputError as error:
+            faults.append(str(error))
+    if not job.ranks and faults:
+        raise InputError(faults[0])
+    return job.merge(JobProfile.of((), faults))
+
+
+def _decoded(path: str, data: bytes, remedy: str) -> _File:
+    try:
+        found = msgspec.msgpack.decode(data, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InputError(f"{path} is damaged, or no file of summaries. {remedy}") from None
+    if found.format != FORMAT:
+        raise InputError(f"{path} was made by another version of diagnose. {remedy}")
+    return found
+
+
+def _content(path: str) -> bytes:
+    data, chunk = bytearray(), memoryview(bytearray(1 << 20))
+    with open_source(Stored(path, mask_text(path))) as source:
+        while count := source.readinto(chunk):
+            data += chunk[:count]
+            # 200,000 ranks.
+            if len(data) > (2 << 30):
+                raise InputError(f"{path} holds more than 2 GiB. Merge fewer ranks at a time.")
+        if source.fault:
+            raise InputError(f"{path} cannot be read: {source.fault}. {_REMEDY}")
+    return bytes(data)
+
+
+# Ranks that see no disk of each other: each sends its summary to one of them, which compares and answers.
+#
+# It takes three rounds. Every rank sends how much longer its steps are without the profiler, and gets the factor of
+# all. Every rank reads its own capture and sends the summary. The one that answers compares them and names the ranks
+# that the answer is about, and those examine themselves and send what they found, lines included.
 
 _WANTED, _FACTOR = "wanted", "factor"
 
@@ -173,14 +261,10 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
     for path in paths:
         file = os.path.join(os.fspath(path), RECEIVED_FILE)  # an odd name is no folder
         if os.path.isfile(file):
-            try:
-                kept = msgspec.msgpack.decode(Path(file).read_bytes(), type=_File)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-                kept = _File("", [], [])
-            if kept.format != FORMAT:
-                raise InputError(
-                    f"{file} is damaged, or of another version of diagnose. Remove it, or trace the script again."
-                )
+            data = b""
+            with suppress(OSError):
+                data = Path(file).read_bytes()
+            kept = _decoded(file, data, "Remove it, or trace the script again.")
             job = job.merge(JobProfile.of(map(RankProfile.from_bytes, kept.ranks), kept.missing))
             examined |= {(rank, path): data for rank, path, data in kept.examined}
     return Received(job, examined)

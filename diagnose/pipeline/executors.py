@@ -1,4 +1,4 @@
-"""Runs a function on the files of many ranks: in this process or in several of this machine.
+"""Runs a function on the files of many ranks: in this process, in several of this machine, or on a Dask cluster.
 
 Processes are fed a few ranks ahead, so that memory does not grow with the number of ranks. A process that dies takes
 nothing with it: what it was working on is done again alone, and only a rank that kills its process each time is given
@@ -8,20 +8,30 @@ up and named.
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from diagnose.pipeline.rank_results import Outcome, Work, attempt
+from diagnose.errors import InputError, UsageError, missing_extra
+from diagnose.model.files import printable
+from diagnose.pipeline.rank_results import Outcome, Work, attempt, describe
 from diagnose.trace_reader.inputs import RankFiles
+from diagnose.trace_reader.stored import Stored, is_url
 
 Results: TypeAlias = Iterator[tuple[int, Outcome]]
 
@@ -106,3 +116,143 @@ def _begin() -> None:
     """Prepare a process: it ends with its parent, and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+SLURM, FILE = "slurm", "file:"
+STOP_S = 10.0  # that srun has to leave before it is ended
+
+
+class Cluster(NamedTuple):
+    """Workers of a Dask scheduler.
+
+    Each needs this package, and sees the traces under the same paths or URLs. The scheduler replaces a worker that dies
+    and retries its rank; a rank that ended several workers is given up and named.
+    """
+
+    executor: Executor
+
+    def run(self, work: Work, ranks: Sequence[RankFiles]) -> Results:
+        """Yield the position and the outcome of every rank, in the order in which they end.
+
+        Raises:
+            InputError: the files of a rank are in this process only.
+        """
+        sent = [_for_others(files) for files in ranks]
+        running = {self.executor.submit(attempt, work, files): i for i, files in enumerate(sent)}
+        for future in as_completed(list(running)):
+            i = running.pop(future)
+            try:
+                yield i, future.result()
+            except Exception as error:  # a rank that ended several workers, or that could not be sent
+                sentence = f"{ranks[i]} could not be analysed by a worker ({describe(error)}), and was left out."
+                yield i, Outcome(b"", sentence)
+
+
+def check_cluster(address: str) -> None:
+    """Check what can be checked before the work begins.
+
+    Raises:
+        UsageError: it is no address of a cluster, or Slurm is not at hand.
+    """
+    if address == SLURM:
+        if not os.environ.get("SLURM_JOB_ID") or shutil.which("srun") is None:
+            raise UsageError(
+                "--cluster slurm needs an allocation: run it inside sbatch or salloc, or run diagnose analyze "
+                "--partial in a job array and diagnose analyze --merge on its files."
+            )
+    elif not address.startswith(("tcp://", "tls://", "ucx://", "ws://", "wss://", FILE)):
+        raise UsageError(
+            f"Invalid --cluster '{printable(address)}': use tcp://HOST:PORT, file:SCHEDULER.json or slurm."
+        )
+
+
+@contextmanager
+def connected(address: str, *, wait_s: float = 30.0) -> Iterator[Cluster]:
+    """Connect to the scheduler at an address, or start our own under Slurm, for as long as the block lasts.
+
+    Raises:
+        InputError: Dask is not installed, or no scheduler or worker answers within ``wait_s``.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise missing_extra("--cluster sends work by Dask", "cluster") from None
+    with ExitStack() as stack:
+        try:
+            client: Any  # Dask has no types
+            if address == SLURM:
+                client = stack.enter_context(_under_slurm())
+            elif address.startswith(FILE):
+                client = stack.enter_context(Client(scheduler_file=_scheduler_file(address), timeout=wait_s))
+            else:
+                client = stack.enter_context(Client(address, timeout=wait_s))
+            client.wait_for_workers(1, timeout=4 * wait_s)  # Slurm starts a step in seconds on nodes that are there
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InputError(
+                f"The cluster at {address} does not answer ({error or type(error).__name__}). "
+                "Start its scheduler and at least one worker."
+            ) from None
+        yield Cluster(client.get_executor(pure=False))
+
+
+def _for_others(rank: RankFiles) -> RankFiles:
+    """Return files as another machine finds them."""
+    file = rank.trace or rank.description
+    if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
+        raise InputError(
+            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
+        )
+    if rank.trace is not None:
+        return replace(rank, trace=_absolute(file))
+    folder = rank.folder and replace(
+        rank.folder,
+        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),
+        members={name: _absolute(member) for name, member in rank.folder.members.items()},
+    )
+    return replace(rank, folder=folder, description=_absolute(file))
+
+
+def _absolute(file: Stored) -> Stored:
+    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # links stay
+
+
+def _scheduler_file(address: str) -> str:
+    path = address.removeprefix(FILE).removeprefix("//")
+    if not os.path.isfile(path):  # an odd name is no file
+        raise InputError(f"{path} does not exist. Name the file that dask scheduler --scheduler-file wrote.")
+    return path
+
+
+@contextmanager
+def _under_slurm() -> Iterator[Any]:
+    """Start a scheduler here, and by srun one worker for each task of the allocation."""
+    from distributed import Client, LocalCluster
+
+    host = socket.gethostname()
+    with (
+        LocalCluster(n_workers=0, host=host, dashboard_address=":0", protocol="tcp://", processes=False) as scheduler,
+        _workers_by_srun(scheduler.scheduler_address),
+        Client(scheduler) as client,
+    ):
+        try:
+            yield client
+        finally:
+            client.retire_workers(close_workers=True)  # they leave by themselves, and srun with them
+
+
+@contextmanager
+def _workers_by_srun(address: str) -> Iterator[None]:
+    options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, *options]
+    quiet = {**os.environ, "DASK_LOGGING__DISTRIBUTED": "warning"}
+    with subprocess.Popen(
+        ["srun", "--overlap", *worker], stdout=subprocess.DEVNULL, start_new_session=True, env=quiet
+    ) as srun:
+        try:
+            yield
+        finally:
+            for ending in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    srun.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(srun.pid, ending)

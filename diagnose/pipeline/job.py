@@ -1,14 +1,14 @@
 """From what a user names to the answer, however many ranks it is: the summaries of all, the examination of few.
 
-Each rank's files become a summary, in this process or in several, and only summaries come back. The ranks are compared
-by them, and only those that the answer is about are examined in full.
+Each rank's files become a summary, in this process, in several or on a cluster, and only summaries come back. The ranks
+are compared by them, and only those that the answer is about are examined in full.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored, is_url
 
 if TYPE_CHECKING:
-    from diagnose.pipeline.executors import Processes
+    from diagnose.pipeline.executors import Cluster, Processes
     from diagnose.tables.program import Program
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
@@ -46,6 +46,7 @@ class Workers(NamedTuple):
 
     num: int | None = None  # processes; None: as many as cores, if there is enough to read
     cache: Cache = NOTHING_KEPT  # of what they computed before
+    cluster: str = ""  # address of a Dask scheduler, or slurm; "": this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ def analyze_inputs(
     workers: Workers,
     progress: Progress,
     draw: bool,
+    keep: Callable[[JobProfile], None] | None = None,
 ) -> Diagnosis:
-    """Diagnose what is named.
+    """Diagnose what is named; ``keep`` is given the summaries where there are several ranks.
 
     Raises:
         InputError: nothing of it can be read.
@@ -72,35 +74,63 @@ def analyze_inputs(
     with progress.phase(reading(paths)):
         received = read_received(paths)
         inputs = _with_factor(list_inputs(paths), received)
-        if len(inputs.ranks) == 1 and not received.ranks:
+        if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
             # Beyond, joining the columns and analysing them takes longer than reading.
             num = workers.num or min(len(os.sched_getaffinity(0)), 4)
             diagnosis = diagnosis_of(inputs.ranks[0], cache=workers.cache, draw=draw, processes=num)
             faults = map(Note, (*inputs.faults, *received.profile.missing))
             return replace(diagnosis, trust=(*diagnosis.trust, *faults))
-        with _processes(workers.num, inputs.ranks) as processes:
+        with _processes(workers, inputs.ranks) as processes:
             job = _with_received(_profiled(inputs, processes, workers.cache, draw=draw), received)
+            if keep is not None:
+                keep(job.profile)
             return _answer(job, processes, workers.cache, draw=draw)
+
+
+def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Progress) -> JobProfile:
+    """Return the summaries of the ranks that are named.
+
+    Raises:
+        InputError: nothing of it can be read.
+    """
+    with progress.phase(reading(paths)), list_inputs(paths) as named:
+        received = read_received(paths)
+        inputs = _with_factor(named, received)
+        with _processes(workers, inputs.ranks) as processes:
+            return _with_received(_profiled(inputs, processes, workers.cache), received).profile
 
 
 def answer_from_received(received: Received) -> Diagnosis:
     """Diagnose a job by what its ranks have sent."""
-    with _processes(1, ()) as processes:
+    with _processes(Workers(1), ()) as processes:
         return _answer(_with_received(Job(JobProfile()), received), processes, NOTHING_KEPT, draw=True)
 
 
-def reading(paths: Sequence[AnyPath]) -> str:
+def answer_from_summaries(profile: JobProfile, *, workers: Workers, draw: bool) -> Diagnosis:
+    """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
+    files = {
+        (p.rank, p.path): RankFiles(None, Stored(p.path, p.path), factor=p.factor)
+        for p in profile.ranks
+        if is_url(p.path) or os.path.isfile(p.path)  # an odd name is no file
+    }
+    with _processes(workers, ()) as processes:
+        return _answer(Job(profile, files), processes, workers.cache, draw=draw)
+
+
+def reading(paths: Sequence[AnyPath], activity: str = "reading") -> str:
     """Return what is shown while these are read."""
-    return "reading " + ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
+    return f"{activity} " + ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
 
 
-def _processes(num: int | None, ranks: Sequence[RankFiles]) -> Processes:
-    """Return the processes that read the ranks."""
-    from diagnose.pipeline.executors import Processes  # with the modules that start processes
+def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> AbstractContextManager[Processes | Cluster]:
+    """Return the processes that read the ranks, or the cluster that does."""
+    from diagnose.pipeline.executors import Processes, connected  # with the modules that start processes
 
+    if workers.cluster:
+        return connected(workers.cluster)
     if any(not isinstance(rank.trace, (Stored, type(None))) for rank in ranks):
         return Processes(1)  # a pipe is open in this process only
-    return Processes(num or (len(os.sched_getaffinity(0)) if _is_much(ranks) else 1))
+    return Processes(workers.num or (len(os.sched_getaffinity(0)) if _is_much(ranks) else 1))
 
 
 def _is_much(ranks: Sequence[RankFiles]) -> bool:
@@ -136,15 +166,15 @@ def _with_factor(inputs: Inputs, received: Received) -> Inputs:
     return replace(inputs, ranks=tuple(replace(files, factor=factor) for files in inputs.ranks))
 
 
-def _profiled(inputs: Inputs, processes: Processes, cache: Cache, *, draw: bool) -> Job:
-    """Summarize the ranks; of a job in which all are examined later, they are at once."""
+def _profiled(inputs: Inputs, processes: Processes | Cluster, cache: Cache, *, draw: bool | None = None) -> Job:
+    """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     made: dict[tuple[int, str], tuple[Diagnosis, Program]] = {}
     missing = list(inputs.faults)
     # So many ranks an answer needs at most: each file is read once.
-    at_once = len(inputs.ranks) <= 3
-    work = partial(packed_both, cache=cache, draw=draw) if at_once else partial(packed_profile, cache=cache)
+    at_once = draw is not None and len(inputs.ranks) <= 3
+    work = partial(packed_both, cache=cache, draw=bool(draw)) if at_once else partial(packed_profile, cache=cache)
     for i, (data, failure) in processes.run(work, inputs.ranks):
         if failure:
             missing.append(failure)
@@ -160,7 +190,7 @@ def _profiled(inputs: Inputs, processes: Processes, cache: Cache, *, draw: bool)
     return Job(JobProfile.of(profiles, missing), files, made)
 
 
-def _answer(job: Job, processes: Processes, cache: Cache, *, draw: bool) -> Diagnosis:
+def _answer(job: Job, processes: Processes | Cluster, cache: Cache, *, draw: bool) -> Diagnosis:
     """Return the answer; the ranks that it is about are examined if their files are at hand."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline import run as across

@@ -142,8 +142,12 @@ def attempt(work: Work, files: RankFiles) -> Outcome:
     except Exception as error:
         if is_debugging():
             raise
-        what = middle(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), 300)
-        return Outcome(b"", f"{files} could not be analysed ({what}), and was left out.")
+        return Outcome(b"", f"{files} could not be analysed ({describe(error)}), and was left out.")
+
+
+def describe(error: Exception) -> str:
+    """Return an exception in one line."""
+    return middle(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), 300)
 
 
 def packed_profile(files: RankFiles, *, cache: Cache = NOTHING_KEPT) -> bytes:

@@ -10,7 +10,9 @@ from diagnose.cli.commands import cli
 from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
-ORDER = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
+WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
+INTEGRATED = ["completion", "mcp"]
+ORDER = WORK + INTEGRATED
 MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
 
@@ -88,7 +90,7 @@ def test_every_option_is_described_in_a_sentence_and_has_a_group(name):
     assert [option.opts for option in options_of(name) if not hasattr(option, "group")] == []
 
 
-@pytest.mark.parametrize("name", ORDER)
+@pytest.mark.parametrize("name", WORK)
 def test_every_command_that_prints_a_result_sends_it_the_same_way(name):
     assert {"--json", "--output", "--force", "--quiet"} <= {flag for option in options_of(name) for flag in option.opts}
 

@@ -177,7 +177,7 @@ def test_wrong_usage_exits_with_2(capsys):
 def test_without_a_command_the_help_is_shown_as_it_is(capsys):
     assert cli.run([]) == 2
     shown = capsys.readouterr().err
-    assert "\n\nCommands:\n  trace    Run a script" in shown
+    assert "\n\nCommands:\n  trace       Run a script" in shown
 
 
 def test_wrong_usage_ends_with_one_sentence_like_every_error(capsys):

@@ -41,6 +41,7 @@ COMMANDS = [
     ("analyze", RANKS),
     ("analyze", f"{ONE}/rank0.light.pt.trace.json.gz"),
     ("analyze", f"{ODD}/none"),
+    ("analyze", RANKS, "--partial", f"{ODD}/s.ranks"),
     ("compare", ONE, ONE, "--html", f"{ODD}/c.html"),
     ("gate", "--baseline", ONE, "--junit", f"{ODD}/j.xml", ONE),
     ("gate", "--baseline", f"{ODD}/none", ONE),
@@ -48,7 +49,9 @@ COMMANDS = [
     ("analyze", ONE, "--export", f"perfetto={ODD}/p.json", "--export", f"findings={ODD}/f.csv"),
     ("analyze", ONE, "--export", f"speedscope={ODD}/s.json", "--export", f"collapsed={ODD}/c.txt"),
     ("analyze", ONE, "--export", f"markdown={ODD}/p.md", "--export", f"kernels={ODD}/k.csv"),
+    ("analyze", ONE, "--export", f"tensorboard={ODD}/tb"),
     ("analyze", ONE, "--export", f"{ODD}=x"),
+    ("analyze", "--merge", f"{ODD}/none.ranks"),
     ("watch", "--list", "--folder", f"{ODD}/h"),
     ("watch", "--list", "--folder", ODD),
     (f"{ODD}/train.py",),
@@ -58,6 +61,7 @@ COMMANDS = [
     ("prove", "--yes", f"{ODD}/train.py"),
     ("prove", "--yes", ONE),
     ("watch", f"{ODD}/none.py"),
+    ("mcp", "--root", f"{ODD}/none"),
     ("explain", f"{ODD}/none"),
 ]
 
@@ -79,6 +83,8 @@ def test_a_report_shows_it_escaped_and_is_read_again(odd, capsys):
     assert json.loads((odd / "r.json").read_text())["source"]["path"].startswith(ONE.replace(ODD, SHOWN))
     assert f"{SHOWN}/healthy-planted" in (odd / "r.html").read_text()
     assert run(["analyze", RANKS]) == run(["analyze", RANKS]) == 0
+    assert run(["analyze", RANKS, "--partial", f"{ODD}/s.ranks"]) == 0
+    assert run(["analyze", "--merge", f"{ODD}/s.ranks"]) == 0
     assert "is not at hand" not in capsys.readouterr().out
 
 

@@ -99,6 +99,7 @@ def test_the_command_writes_every_form_of_a_recorded_trace(tmp_path, monkeypatch
         (["markdown=a.md", "markdown=b.md"], 2, "--export markdown is given twice; leave one of them out."),
         (["markdown=a.md", "perfetto=a.md"], 2, "--export markdown and --export perfetto both name a.md"),
         (["markdown=absent"], 2, "--export markdown names absent, which is read"),
+        (["tensorboard=there.md"], 6, "there.md is a file; name a folder"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_before_anything_is_read(
