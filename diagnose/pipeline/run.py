@@ -150,9 +150,11 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
     rows = []
     for p in c.ranks:
         d = examined.get(p.rank)  # the largest finding is known if it was examined
-        own: Diagnosis | RankProfile = d or p
+        seen: Diagnosis | RankProfile = d or p
         dominant, waits_ns = d.dominant if d is not None else None, c.waits_ns.get(p.rank)
-        rows.append(RankSummary(p.rank, own.verdict, dominant, own.step_ns, own.partition, own.idle_by_cause, waits_ns))
+        rows.append(
+            RankSummary(p.rank, seen.verdict, dominant, seen.step_ns, seen.partition, seen.idle_by_cause, waits_ns)
+        )
     return with_words(
         replace(
             answer,
