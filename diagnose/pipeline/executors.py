@@ -199,16 +199,12 @@ def _for_others(rank: RankFiles) -> RankFiles:
     """Return files as another machine finds them."""
     file = rank.trace or rank.description
     if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
-        raise InputError(
-            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
-        )
+        raise InputError(f"{file} is only here: a cluster cannot read a pipe. Write it to a file where workers see it.")
     if rank.trace is not None:
         return replace(rank, trace=_absolute(file))
-    folder = rank.folder and replace(
-        rank.folder,
-        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),
-        members={name: _absolute(member) for name, member in rank.folder.members.items()},
-    )
+    folder = rank.folder
+    if folder is not None and not is_url(folder.path):
+        folder = replace(folder, path=os.path.abspath(folder.path))
     return replace(rank, folder=folder, description=_absolute(file))
 
 

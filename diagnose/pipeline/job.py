@@ -93,9 +93,9 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
     Raises:
         InputError: nothing of it can be read.
     """
-    with progress.phase(reading(paths)), list_inputs(paths) as named:
+    with progress.phase(reading(paths)):
         received = read_received(paths)
-        inputs = _with_factor(named, received)
+        inputs = _with_factor(list_inputs(paths), received)
         with _processes(workers, inputs.ranks) as processes:
             return _with_received(_profiled(inputs, processes, workers.cache), received).profile
 
