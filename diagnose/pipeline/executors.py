@@ -137,7 +137,7 @@ class Cluster(NamedTuple):
         Raises:
             InputError: the files of a rank are in this process only.
         """
-        sent = [_for_others(files) for files in ranks]
+        sent = [for_others(files) for files in ranks]
         running = {self.executor.submit(attempt, work, files): i for i, files in enumerate(sent)}
         for future in as_completed(list(running)):
             i = running.pop(future)
@@ -195,7 +195,7 @@ def connected(address: str, *, wait_s: float = 30.0) -> Iterator[Cluster]:
         yield Cluster(client.get_executor(pure=False))
 
 
-def _for_others(rank: RankFiles) -> RankFiles:
+def for_others(rank: RankFiles) -> RankFiles:
     """Return files as another machine finds them."""
     file = rank.trace or rank.description
     if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
+from io import FileIO
 
 import pytest
 
 from diagnose.errors import InputError
-from diagnose.pipeline.executors import connected
+from diagnose.pipeline.executors import connected, for_others
 from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
+from diagnose.trace_reader.inputs import RankFiles
+from diagnose.trace_reader.stored import Piped
 from tests.pipeline import working
-from tests.trace_reader.test_inputs import tar_of, trace_of
+from tests.trace_reader.test_inputs import trace_of
 
 QUIET = Progress(quiet=True)
 
@@ -50,10 +53,13 @@ def test_a_job_on_a_cluster_has_the_answer_of_one_process(scheduler):
     assert to_dict(answer) == to_dict(analyze_paths([path]))
 
 
-def test_what_is_only_in_this_process_is_not_sent(scheduler, tmp_path):
-    (tmp_path / "run.tgz").write_bytes(tar_of({"rank0.json": trace_of(0), "rank1.json": trace_of(1)}, "w:gz"))
-    with pytest.raises(InputError, match="is only here: a cluster cannot read a pipe or a compressed tar"):
-        analyze_inputs([tmp_path / "run.tgz"], workers=Workers(cluster=scheduler), progress=QUIET, draw=False)
+def test_what_is_only_in_this_process_is_not_sent(tmp_path):
+    (tmp_path / "t.json").write_bytes(trace_of(0))
+    with (
+        FileIO(tmp_path / "t.json") as file,
+        pytest.raises(InputError, match="pipe is only here: a cluster cannot read a pipe"),
+    ):
+        for_others(RankFiles(None, Piped(file, b"", "pipe")))
 
 
 def test_a_scheduler_that_does_not_answer():
