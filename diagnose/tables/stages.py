@@ -76,6 +76,7 @@ HOST: Order = {
     "runs_no_python": runs_no_python,
     "computing_operators": computing_operators,
     "silences": silences,
+    "late_samples": late_samples,
     "host_gaps": host_gaps,
     "python_gaps": python_gaps,
     "flow": flow_of,
@@ -98,7 +99,6 @@ CALLS: Order = {  # that claims read where there is no device, and rules of all
 TOLD: Order = {
     "step_calls": step_calls,
     "links": links,
-    "late_samples": late_samples,
     "sampled_lines": sampled_lines,
     "sampled_files": sampled_files,
     "operators": operators,
