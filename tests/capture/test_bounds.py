@@ -257,7 +257,7 @@ def test_few_long_steps_are_waited_for_and_recorded(tmp_path, monkeypatch):
         plan.boundary()
     # Two steps are steady and a third is timed, 1 + 3 are recorded, in one functions are counted, one has stacks, and
     # two are recorded as a program.
-    assert windows == [("light", 3, 6.0), ("attribution", 1, 16.0)]
+    assert windows == [("light", 3, 6.0), ("attribution", 1, 18.0)]
     assert now[0] <= 24.0
 
 

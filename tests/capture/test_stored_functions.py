@@ -3,6 +3,7 @@
 import os
 
 from diagnose.capture.record.source_lines import SourceLines
+from diagnose.model.assignments import Binding
 
 SCRIPT = """import numpy as np
 NUM = 30
@@ -39,7 +40,7 @@ def test_a_method_comes_with_its_module_and_its_attributes(tmp_path):
     (text,) = file["texts"].values()
     assert text.startswith("def draw(self):\n    token = ")
     assert "hf_0123456789" not in text
-    assert [tuple(each) for each in file["bindings"]] == [
+    assert [(each.name, each.function, each.text) for each in file["bindings"]] == [
         ("NUM", "", "NUM = 30"),
         ("WORDS", "", "WORDS = [...]"),
         ("self.share", "__init__", "self.share = share / share.sum()"),
@@ -54,4 +55,4 @@ def test_outside_of_functions_the_outermost_loop_is_stored(tmp_path):
 def test_an_inner_function_comes_with_names_of_the_outer_one(tmp_path):
     file = stored(tmp_path, 20)
     assert list(file["texts"]) == ["19"]
-    assert ("kept", "main", "kept = sorted(range(9))") in file["bindings"]
+    assert Binding("kept", "main", "kept = sorted(range(9))", 18) in file["bindings"]

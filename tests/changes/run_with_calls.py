@@ -9,6 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import msgspec
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from diagnose.capture.record.script_config import ScriptConfig
@@ -39,7 +40,7 @@ def main():
     except BaseException:
         if len(steps) < STEPS:  # else it was stopped: a folder cannot be removed as a saver still writes into it
             raise
-    printed.write(json.dumps({"calls": config.calls, "steps": len(steps)}))
+    printed.write(json.dumps({"calls": [msgspec.to_builtins(call) for call in config.calls], "steps": len(steps)}))
     printed.flush()
     os._exit(0)  # workers, and threads of frameworks, are not waited for
 

@@ -58,19 +58,19 @@ def test_what_only_the_author_can_write_is_not_run():
 def test_a_card_that_no_trial_can_make_is_named_first_and_what_is_smaller_as_such():
     listed = (
         prescribed("fused-optimizer", (1e6, 2e6)),
-        prescribed("reuse-result", (4e6, 6e6)),
+        prescribed("group-lengths", (4e6, 6e6)),
         prescribed("vectorise-loop", (1e6, 1e6)),
         prescribed("schedule-gc", (2e6, 3e6)),
     )
     diagnosis = SimpleNamespace(prescriptions=listed, step_ns=10e6, queue=None)
-    chosen = candidates(diagnosis, (), edits=True, cards=("reuse-result", "schedule-gc"))
+    chosen = candidates(diagnosis, (), edits=True, cards=("group-lengths", "schedule-gc"))
     assert list(announced(chosen)) == [
-        "not trying change 1: reuse-result. It is yours to make.",
+        "not trying change 1: group-lengths. It is yours to make.",
         "trying change 2: schedule-gc",
         "trying fused-optimizer, which is not on the first screen: fused-optimizer",
     ]
-    assert [c.id for c in candidates(diagnosis, (), edits=True, diffs={"reuse-result"}) if not c.skip_reason] == [
-        "reuse-result", "schedule-gc", "fused-optimizer",
+    assert [c.id for c in candidates(diagnosis, (), edits=True, diffs={"group-lengths"}) if not c.skip_reason] == [
+        "group-lengths", "schedule-gc", "fused-optimizer",
     ]  # fmt: skip
 
 
