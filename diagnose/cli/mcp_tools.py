@@ -19,7 +19,7 @@ from diagnose.text.plain_text import one_line
 Locate: TypeAlias = Callable[[str], str]  # from a path as it was given to one that may be read
 
 Recording = Annotated[
-    str, Meta(description="A trace of torch.profiler (.json, .gz, .zst, .zip), a capture folder, or a folder or tar.")
+    str, Meta(description="A trace of torch.profiler (.json, .gz, .zst), a capture folder, or a folder of traces.")
 ]
 
 
