@@ -52,7 +52,7 @@ CHANGES = _Changes()
 
 
 def patch_of(name: str) -> Patch | None:
-    """Return how a trial makes a change, None for one that is unknown, or made in its text alone."""
+    """Return how a trial makes a change of which no diff applies; None if it is unknown, or made in its text alone."""
     change = CHANGES.get(name)
     return change.patch if change is not None else None
 
@@ -82,9 +82,10 @@ def trial_words(name: str) -> str:
     if patch is None:
         return f"{how}."
     by = ", by environment variables" if patch.environment else ""
+    unless = " if its diff does not apply" if CHANGES[name].edit is not None else ""
     needs = "; needs a GPU" if patch.needs_gpu else ""
     takes = "; compiling may take minutes" if patch.compiles else ""
-    return f"{how}{by}{needs}{takes}."
+    return f"{how}{by}{unless}{needs}{takes}."
 
 
 def any_compiles(ids: Iterable[str]) -> bool:

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.common.change import Change, Proposal, identical
 from diagnose.changes.common.loading import MAX_KEPT_BYTES, WHOLE, bytes_of_all, is_iterable, prepared
-from diagnose.changes.patches import loading
 from diagnose.model.numerics import number
 from diagnose.text.numbers import size_words
 
@@ -64,7 +63,7 @@ CHANGE = Change(
     id="load-once",
     title="Load all samples once, before training",
     numerics=identical("if a sample stays the same in each epoch"),
-    patch=Patch(loading.load_once),
+    edits_expressions=True,
     proposal=_proposal,
     applies=_applies,
     is_within_share=True,

@@ -253,17 +253,15 @@ def _format(path: Path) -> str:
 def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagnosis:
     """Write the diffs that the report shows, and return the diagnosis with the commands that apply them.
 
-    A diff is written where it applies in this folder to the script as it stands now; the name of its file holds the
-    number that the change has on the first screen. An existing file is replaced with ``--force`` only; one that cannot
-    be written is named and left out.
+    The diffs apply in this folder (``with_diffs``); the name of a file holds the number that the change has on the
+    first screen. An existing file is replaced with ``--force`` only; one that cannot be written is named and left out.
     """
     from diagnose.answer.screen import answer as screen
-    from diagnose.changes.common.separate_diffs import applies_in
 
     commands = {}
     cards = [card.prescription.id for card in screen(diagnosis).cards]
     for p in diagnosis.prescriptions:
-        if not p.diff or not applies_in(Path.cwd(), p.diff):
+        if not p.diff:
             continue
         number = cards.index(p.id) + 1 if p.id in cards else 0
         part, which = (

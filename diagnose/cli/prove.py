@@ -35,7 +35,7 @@ from diagnose.trials.prove import (
 from diagnose.trials.prove_result import NOTHING_TRIED, ProveResult
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
-from diagnose.trials.source_edits import Edits, diffs_of, with_diffs, write_patch
+from diagnose.trials.source_edits import Edits, diffs_of, edited_files, with_diffs, write_patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             private=private,
             plan=plan,
             report=request.progress.report,
-            edits=command.script[0] != "-m",
+            edits=command.file.is_file(),
             own=own,
             limits=_limits(request, private, folder),
         )
@@ -140,7 +140,7 @@ def _own_edit(request: ProveRequest, command: Command) -> Path | None:
     if not own.is_file():
         raise UsageError(f"Invalid --against: the file {printable(request.against)} does not exist; check the path.")
     if not command.file.is_file():
-        raise UsageError("--against needs the file of the script that was edited; give its path instead of -m.")
+        raise UsageError("--against needs the file of the script that was edited, and this module has none here.")
     return own
 
 
@@ -176,11 +176,12 @@ def _proven(
             diagnosis = request.chosen(analyze_with_progress([recorded], request.progress))  # whose changes are tried
     if starts_own_ranks(diagnosis, runner.command.launcher):
         return diagnosis, ProveResult()
-    script = runner.command.file
-    if capture is None and runner.edits:
-        diagnosis = with_diffs(diagnosis, script)
-    runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
-    runner.diffs = diffs_of(diagnosis, runner.command.cwd) if runner.edits else {}
+    script, folder = runner.command.file, runner.command.cwd
+    diagnosis = with_diffs(diagnosis, script if capture is None and runner.edits else None, folder)
+    runner.arguments = (
+        arguments_for_edits(diagnosis, script, request.apply) if runner.edits else arguments_of(diagnosis)
+    )
+    runner.diffs = diffs_of(diagnosis)
     asked = (*request.apply, *([OWN_EDIT] if runner.own is not None else []))
     try:
         result = proven(runner, diagnosis, asked, budget, request.progress.report)
@@ -325,12 +326,10 @@ def _write_patch(request: ProveRequest, runner: Runner, diagnosis: Diagnosis, be
     if not wanted:
         report(f"no change made the step faster, so {patch} was not written")
         return
-    if command.script[0] == "-m":
-        raise UsageError("--write-patch needs a script file; give its path instead of -m.")
-    known, device = arguments_for_edits(diagnosis, command.file), "cuda" if diagnosis.queue else "cpu"
-    arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in wanted}
+    arguments = arguments_for_edits(diagnosis, command.file, wanted)
     edits = Edits(command.file, command.cwd, runner.diffs, arguments=arguments)
     made = write_patch(edits, wanted, Path(patch), force=request.force)
+    _, as_run = edited_files(edits, [name for name in wanted if name not in untried])
     if made.diff:
         apply = command_line(["git", "apply", patch])
         titles = {t.id: t.title for t in diagnosis.trials} | {p.id: p.title for p in diagnosis.prescriptions}
@@ -341,7 +340,8 @@ def _write_patch(request: ProveRequest, runner: Runner, diagnosis: Diagnosis, be
             report(f"{patch} makes {which}: {titles.get(name, name)}")
         for name in (name for name in cards[:1] if name not in made.done):
             report(f"{patch} does not make change 1: {titles[name]}")
-    for name in (name for name in untried if name in made.done):
-        report(f"{name} was not measured; review its part of the diff")
+    for name in (name for name in made.done if name in untried or name not in as_run):
+        how = "was not measured" if name in untried else "was measured by a patch while the script ran"
+        report(f"{name} {how}; review its part of the diff")
     for name, why in made.left.items():
         report(f"{name} must be applied by hand: {why}")

@@ -95,10 +95,10 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank != min(chosen):
         return code
     diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
-    if not request.module and Path(request.script).is_file():
-        from diagnose.trials.source_edits import with_diffs
+    from diagnose.trials.source_edits import module_file, with_diffs
 
-        diagnosis = with_diffs(diagnosis, Path(request.script))
+    file = module_file(request.script, Path.cwd()) if request.module else Path(request.script)
+    diagnosis = with_diffs(diagnosis, file if file is not None and file.is_file() else None)
     page = next((file for file in files if is_page(file)), None)
     if page is not None:
         diagnosis = with_diff_files(request.chosen(diagnosis), page, request)

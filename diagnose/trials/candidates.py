@@ -154,11 +154,18 @@ def arguments_of(diagnosis: Diagnosis) -> dict[str, Facts]:
     return {p.id: p.arguments for p in (*diagnosis.also_possible, *diagnosis.prescriptions) if p.arguments}
 
 
-def arguments_for_edits(diagnosis: Diagnosis, script: Path) -> dict[str, Facts]:
-    """Return the same for changes of the script's text: with the type of its device and the lines of their findings."""
+def arguments_for_edits(diagnosis: Diagnosis, script: Path, asked: Sequence[str] = ()) -> dict[str, Facts]:
+    """Return the same for changes of the script's text, and for those asked for by name.
+
+    They are given the type of the device, and the lines of their findings.
+    """
     device = "cuda" if diagnosis.queue else "cpu"
     prescribed = (*diagnosis.also_possible, *diagnosis.prescriptions)
-    return {p.id: {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, script)} for p in prescribed}
+    known: dict[str, Facts] = {
+        p.id: {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, script)} for p in prescribed
+    }
+    of_others: dict[str, Facts] = {name: {"device": device, "lines": ()} for name in asked}
+    return of_others | known
 
 
 def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:

@@ -196,7 +196,7 @@ def why_nothing(order: TrialRequest, outcome: Outcome, timer: StepTimer, num_tim
     error = outcome.error
     if isinstance(error, CannotApply):
         return str(error)
-    if outcome.ended == "raised" and error is not None and (order.ids or num_timed < MIN_MEDIAN_STEPS):
+    if outcome.ended == "raised" and error is not None and (order.ids or order.made or num_timed < MIN_MEDIAN_STEPS):
         return f"The script raised {error_text(error)}."
     if num_timed >= MIN_MEDIAN_STEPS:
         return ""

@@ -29,7 +29,7 @@ from diagnose.trials.launch import Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.run_folder import VARIABLE
-from diagnose.trials.source_edits import Edits, edited_files
+from diagnose.trials.source_edits import Edits, edited_files, module_file
 from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 
@@ -64,8 +64,10 @@ class Command:
 
     @property
     def file(self) -> Path:
-        """Return the script's file, of a module the working folder."""
-        return self.cwd if self.script[0] == "-m" else self.cwd / self.script[0]
+        """Return the script's file; of a module that lies elsewhere the working folder."""
+        if self.script[0] == "-m":
+            return module_file(self.script[1], self.cwd) or self.cwd
+        return self.cwd / self.script[0]
 
     def words(self, copy: Path | None) -> list[str]:
         """Return the words that start the script by its absolute path; of a file in the working folder its copy."""
@@ -208,18 +210,21 @@ class Runner:
         place: Place | None,
         **more: Any,  # fields of the request
     ) -> TrialRequest:
-        cwd, copy = self.command.cwd, None if place is None else place.copy.path
+        made: Mapping[str, str] = {}
         try:
-            files, made = edited_files(Edits(self.command.file, cwd, self.diffs, self.own, self.arguments), ids)
-            texts = {str(path): text for path, text in files.items()}
-            more["sources"] = {path if copy is None else in_copy(path, cwd, copy): t for path, t in texts.items()}
-            more["made"] = made
+            edits = Edits(self.command.file, self.command.cwd, self.diffs, self.own, self.arguments)
+            files, made = edited_files(edits, ids)
+            more["sources"] = {str(path): text for path, text in files.items()}
+            if place is not None:  # what lies outside of the copy stays there, and is read otherwise
+                more["sources"] = {path: t for path, t in more["sources"].items() if not place.copy.edit(path, t)}
+            more["made"] = tuple(made.values())
         except DiagnoseError as error:
             more["cannot"] = str(error)
+        patched = [name for name in ids if name not in made]
         return TrialRequest(
             result=str(folder / "result.json"),
-            ids=tuple(ids),
-            arguments={name: self.arguments[name] for name in ids if name in self.arguments},
+            ids=tuple(patched),
+            arguments={name: self.arguments[name] for name in patched if name in self.arguments},
             warm_up=self.warm_up,
             timed=self.timed,
             step_on=self.step_on,
@@ -252,7 +257,7 @@ class Runner:
             results = self.folder.absolute()
             plan = self.plan or plan_copy(self.command.cwd, without=(self._private, results), target=self._private)
             file = self.command.file.resolve()
-            folder = file if self.command.script[0] == "-m" else file.parent
+            folder = file.parent if file.is_file() else file
             self._workplace = Workplace(plan, self._private, results, folder, self.enforced, self.report)
         return self._workplace.restore(number)
 

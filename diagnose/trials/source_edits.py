@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes import CHANGES, edits_script, patch_of
 from diagnose.changes.common.change import AddStatement, CannotApply, EditLoop
+from diagnose.changes.common.merged_texts import merged
 from diagnose.changes.common.prescribe import also_possible
 from diagnose.changes.common.separate_diffs import applies_in, files_of, patched, separated
-from diagnose.errors import UsageError
+from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import write_file
 from diagnose.model.locations import Where
 from diagnose.text.masking import mask_code
@@ -33,7 +34,17 @@ from diagnose.trials.candidates import OWN_EDIT, lines_of
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis, Prescription
 
-__all__ = ["Edits", "Written", "diffs_of", "edited_files", "edited_source", "file_diff", "with_diffs", "write_patch"]
+__all__ = [
+    "Edits",
+    "Written",
+    "diffs_of",
+    "edited_files",
+    "edited_source",
+    "file_diff",
+    "module_file",
+    "with_diffs",
+    "write_patch",
+]
 
 
 @dataclass(frozen=True)
@@ -45,10 +56,6 @@ class Edits:
     diffs: Mapping[str, str] = field(default_factory=dict)  # as printed, by the id of the change
     own: Path | None = None  # the script as its author has edited it
     arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # of the other changes, by id
-
-    def turn_of(self, name: str) -> int:
-        """Return when a change is made: the script's other text first, then what goes by lines, then diffs."""
-        return 0 if name == OWN_EDIT else 2 if name in self.diffs else 1
 
 
 @dataclass(frozen=True)
@@ -67,18 +74,16 @@ def write_patch(edits: Edits, wanted: Sequence[str], patch: Path, *, force: bool
         UsageError: libcst is not installed, or the script is no Python that it can parse.
         OutputError: ``patch`` exists already and ``force`` is off, or it cannot be written.
     """
-    texts, done, left = dict[Path, str](), [], dict[str, str]()
-    for name in sorted(wanted, key=edits.turn_of):
+    making, left = _Texts(edits), dict[str, str]()
+    for name in wanted:
         try:
-            _edit(texts, name, edits)
+            making.make(name)
         except CannotApply as why:
             left[name] = str(why).removeprefix(f"{name} cannot be made: ").rstrip(".")
-        else:
-            done.append(name)
-    diff = "".join(file_diff(_text(path), after, _name_of(path)) for path, after in texts.items())
+    diff = "".join(file_diff(_text(path), after, _name_of(path)) for path, after in making.texts.items())
     if diff:
         write_file(patch, diff, force=force)
-    return Written(diff, tuple(done), left)
+    return Written(diff, tuple(making.made), left)
 
 
 def _name_of(path: Path) -> str:
@@ -87,40 +92,80 @@ def _name_of(path: Path) -> str:
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
 
-def edited_files(edits: Edits, ids: Sequence[str]) -> tuple[dict[Path, str], tuple[str, ...]]:
-    """Return the text of each file that these changes edit, and a line for each change that edits one.
+def edited_files(edits: Edits, ids: Sequence[str]) -> tuple[dict[Path, str], dict[str, str]]:
+    """Return the text of each file that these changes edit, and how, by the id of each that edits one.
+
+    What is printed is what runs: a change with a diff is made by it, another one by its edit of the script. A patch is
+    left to those for which neither fits.
 
     Raises:
-        CannotApply: a change cannot be made; the sentence is the trial's result.
+        CannotApply: a change cannot be made, and has no patch; the sentence is the trial's result.
         UsageError: libcst is not installed, or the script is no Python.
     """
-    texts: dict[Path, str] = {}
-    wanted = [name for name in ids if name in edits.diffs or name == OWN_EDIT or edits_script(name)]
-    return texts, tuple(_edit(texts, name, edits) for name in sorted(wanted, key=edits.turn_of))
+    making = _Texts(edits)
+    for name in ids:
+        edit = CHANGES[name].edit if name in CHANGES else None
+        if name not in (*edits.diffs, OWN_EDIT) and not (
+            edits_script(name) or (isinstance(edit, AddStatement | EditLoop) and edits.script.is_file())
+        ):
+            continue
+        try:
+            making.make(name)
+        except DiagnoseError:
+            if name in edits.diffs or patch_of(name) is None:
+                raise
+    return making.texts, making.made
 
 
-def _edit(texts: dict[Path, str], name: str, edits: Edits) -> str:
-    """Make one change in the texts of its files; return how."""
-    script, cwd = edits.script, edits.cwd
-    if not script.is_file():
-        raise CannotApply(f"{name} is made in the text of a script, and this is a module.")
-    if name == OWN_EDIT:
-        if edits.own is None:
-            raise CannotApply(f"{OWN_EDIT} needs --against FILE, the script with your edit.")
-        texts[script] = _text(edits.own)
-        return f"your edit, {edits.own.name}"
-    diff = edits.diffs.get(name, "")
-    for file in files_of(diff):
-        after = patched(texts.get(cwd / file) or _text(cwd / file), file, diff)
-        if after is None:
-            raise CannotApply(f"{name} cannot be made: its diff does not fit {file}.")
-        texts[cwd / file] = after
-    if diff:
-        return f"{name}, the printed diff of {', '.join(files_of(diff))}"
-    texts[script], _, left = edited_source(texts.get(script) or _text(script), str(script), [name], edits.arguments)
-    if left:
-        raise CannotApply(f"{name} cannot be made: {left[name]}.")
-    return f"{name}, in the text of {script.name}"
+class _Texts:
+    """Files with several changes, each of which is made in the file as it stands."""
+
+    def __init__(self, edits: Edits) -> None:
+        self._edits = edits
+        self._each: dict[Path, dict[str, str]] = {}  # by file and change, its text with that change
+        self.texts: dict[Path, str] = {}
+        self.made: dict[str, str] = {}  # by the id of a change, how
+
+    def make(self, name: str) -> None:
+        """Make one change more.
+
+        Raises:
+            CannotApply: it does not fit the files, or the changes made before.
+            UsageError: libcst is not installed, or the script is no Python.
+        """
+        found, how = self._with(name)
+        each = {path: {**self._each.get(path, {}), name: after} for path, after in found.items()}
+        texts = {path: merged(_text(path), afters) for path, afters in each.items()}
+        self._each |= each
+        self.texts |= texts
+        self.made[name] = how
+
+    def _with(self, name: str) -> tuple[dict[Path, str], str]:
+        """Return the text of each file that a change edits, with it, and how it is made."""
+        script, diff = self._edits.script, self._edits.diffs.get(name, "")
+        if diff:
+            named = {self._edits.cwd / file: file for file in files_of(diff)}
+            patches = {path: patched(_text(path), file, diff) for path, file in named.items()}
+            fitting = {path: after for path, after in patches.items() if after is not None}
+            if misfits := ", ".join(named[path] for path in patches.keys() - fitting.keys()):
+                raise CannotApply(f"{name} cannot be made: its diff does not fit {misfits}.")
+            return fitting, f"{name}, the printed diff of {', '.join(named.values())}"
+        if not script.is_file():
+            raise CannotApply(f"{name} is made in the text of a script, and the file of this module is not known.")
+        if name == OWN_EDIT:
+            if self._edits.own is None:
+                raise CannotApply(f"{OWN_EDIT} needs --against FILE, the script with your edit.")
+            return {script: _text(self._edits.own)}, f"your edit, {self._edits.own.name}"
+        after, why = edited_source(_text(script), str(script), name, self._edits.arguments.get(name, {}))
+        if why:
+            raise CannotApply(f"{name} cannot be made: {why}.")
+        return {script: after}, f"{name}, in the text of {script.name}"
+
+
+def module_file(name: str, folder: Path) -> Path | None:
+    """Return the file that ``python -m`` runs for a module below the folder, None if it lies elsewhere."""
+    path = folder.joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
 
 
 def _text(path: Path) -> str:
@@ -138,10 +183,8 @@ def file_diff(before: str, after: str, name: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def edited_source(
-    source: str, script: str, wanted: Sequence[str], arguments: Mapping[str, Mapping[str, object]]
-) -> tuple[str, tuple[str, ...], dict[str, str]]:
-    """Return the source with these changes, the ids of those that were made, and by id why one was not.
+def edited_source(source: str, script: str, name: str, arguments: Mapping[str, object]) -> tuple[str, str]:
+    """Return the source with a change, and why it is as it was ("" if it is not).
 
     Raises:
         UsageError: libcst is not installed, or the source is no Python that it can parse.
@@ -154,43 +197,51 @@ def edited_source(
         ) from error
     from diagnose.trials.script_edits import edited_tree
 
+    edit = CHANGES[name].edit
+    if edit is None:
+        return source, "its page shows the code"
     try:
         tree = libcst.parse_module(source)
     except libcst.ParserSyntaxError as error:
         raise UsageError(f"{script} is no Python that can be parsed: {error.message}") from error
-    done, left = [], {}
-    for name in wanted:
-        edit = CHANGES[name].edit
-        if edit is None:
-            left[name] = "its page shows the code"
-            continue
-        changed, why = edited_tree(tree, edit, arguments.get(name, {}))
-        if why:
-            left[name] = why
-        else:
-            done.append(name)
-            tree = changed
-    return tree.code, tuple(done), left
+    changed, why = edited_tree(tree, edit, arguments)
+    return changed.code, why
 
 
-def diffs_of(diagnosis: Diagnosis, cwd: Path) -> dict[str, str]:
-    """Return the printed diffs by which a trial makes changes: those that no patch makes and that apply there."""
-    found = (p for p in diagnosis.prescriptions if p.diff and patch_of(p.id) is None)
-    return {p.id: p.diff for p in found if not p.arguments.get("by_hand") and applies_in(cwd, p.diff)}
+def diffs_of(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the printed diffs by id: a trial makes these changes by them."""
+    return {p.id: p.diff for p in diagnosis.prescriptions if p.diff and not p.arguments.get("by_hand")}
 
 
-def with_diffs(diagnosis: Diagnosis, script: Path) -> Diagnosis:
-    """Return the diagnosis with a diff of the script for every prescription whose edit can be made in it.
+def with_diffs(diagnosis: Diagnosis, script: Path | None, folder: Path | None = None) -> Diagnosis:
+    """Return the diagnosis with the diffs that apply in a folder, and with one for every edit that fits the script.
 
-    A prescription that has a diff keeps it, unless the files here contradict it; one whose edit does not fit keeps its
-    example. So do all without libcst.
+    A diff that does not apply there is not printed, nor run: its prescription keeps the example. So does one whose edit
+    does not fit, and each without libcst.
+
+    Args:
+        diagnosis: Has the prescriptions, some of them with a diff of calls that the capture holds.
+        script: The file that the command runs; None if no file is to be read but for the diffs that are there.
+        folder: The working folder unless given.
     """
-    found = tuple(_with_diff(diagnosis, p, script) for p in diagnosis.prescriptions)
-    found = tuple(p if applies_in(Path.cwd(), p.diff) is not False else replace(p, diff="", edits=()) for p in found)
+    here = folder or Path.cwd()
+    made = diagnosis.prescriptions
+    if script is not None:
+        made = tuple(_with_diff(diagnosis, p, script) for p in made)
+    found = tuple(_as_printed(here, p) for p in made)
     if all(new is old for new, old in zip(found, diagnosis.prescriptions, strict=True)):
         return diagnosis
     further = tuple(p for p in diagnosis.also_possible if p.id not in {new.id for new in found})
     return replace(diagnosis, prescriptions=separated(found), also_possible=further)
+
+
+def _as_printed(folder: Path, p: Prescription) -> Prescription:
+    """Return a prescription whose diff, if it has one, applies in the folder, and is what a trial runs."""
+    if not p.diff:
+        return p
+    if applies_in(folder, p.diff):
+        return replace(p, trial_method="by hand" if p.arguments.get("by_hand") else "edited copy")
+    return replace(p, diff="", edits=(), trial_method="patch" if patch_of(p.id) else "by hand")
 
 
 def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescription:
@@ -236,10 +287,10 @@ def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str
     arguments = {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, file)}
     try:
         before = file.read_bytes().decode()
-        after, _done, left = edited_source(before, file.name, [p.id], {p.id: arguments})
+        after, why = edited_source(before, file.name, p.id, arguments)
         ast.parse(after)
     except (OSError, ValueError, SyntaxError, UsageError):
         return None
     shown = file_diff(before, after, "")
     is_safe = "\r" not in before and all(mask_code(line) == line for line in shown.splitlines())
-    return (before, after, left.get(p.id, "")) if is_safe else None
+    return (before, after, why) if is_safe else None

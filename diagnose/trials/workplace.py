@@ -13,6 +13,7 @@ import contextlib
 import getpass
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections import deque
@@ -246,6 +247,23 @@ class WorkingCopy:
                 f"{f' ({error.filename})' if error.filename else ''}; make room, set TMPDIR to a larger disk, or let "
                 "the runs share the folder itself with --cwd-mode same."
             ) from error
+
+    def edit(self, path: str, text: str) -> bool:
+        """Give a file of the copy another text until it is restored; False if the copy has none of its own.
+
+        Args:
+            path: Of the original.
+            text: What everything that runs there is to read.
+        """
+        name = os.path.relpath(os.path.realpath(path), os.path.realpath(self._plan.source))
+        entry = self._plan.entries.get(name)
+        if entry is None or entry.kind != "file":
+            return False
+        target = self.path / name
+        target.unlink()
+        target.write_bytes(text.encode())
+        shutil.copymode(entry.source, target)
+        return True
 
     def _make(self, name: str, entry: Entry) -> None:
         path = self.path / name

@@ -26,9 +26,8 @@ def test_modules_and_functions_draw_other_masks_until_it_is_undone():
 
 def test_a_script_s_dropout_is_the_bundled_one_from_its_first_line_on():
     source = "import torch\n\nprint(torch.nn.functional.dropout.__module__)\n"
-    after, done, left = edited_source(source, "train.py", ["fast-dropout"], {})
-    assert (done, left) == (("fast-dropout",), {})
+    after, why = edited_source(source, "train.py", "fast-dropout", {})
+    assert why == ""
     head = "import torch\nfrom diagnose.kernels.dropout import use_fast_dropout\n\nuse_fast_dropout()\n\n"
     assert after == head + source.partition("\n\n")[2]
-    _, done, left = edited_source(after, "train.py", ["fast-dropout"], {})
-    assert (done, left) == ((), {"fast-dropout": "the script has it already"})
+    assert edited_source(after, "train.py", "fast-dropout", {}) == (after, "the script has it already")

@@ -1,11 +1,8 @@
 """load-once: all samples of a library's dataset in a list, where none draws random numbers. Times in µs."""
 
-import random
 from dataclasses import replace
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from diagnose.pipeline.rank import analyze_rank
 from tests.changes.test_cheaper_sample import computing
@@ -85,74 +82,3 @@ def test_the_head_of_a_loop_over_batches_is_no_line_of_a_sample(recording):
 def test_a_draw_known_from_the_source_is_one(recording):
     capture = replace(loading(recording).capture(), draws={"train.py": (2,)})
     assert "load-once" not in [p.id for p in analyze_rank(capture).prescriptions]
-
-
-class Squares(Dataset):
-    def __init__(self, num=6, draw=lambda: 0.0):
-        self.num, self.draw, self.asked, self.classes = num, draw, 0, ["a", "b"]
-
-    def __len__(self):
-        return self.num
-
-    def __getitem__(self, i):
-        self.asked += 1
-        return torch.tensor(float(i * i + self.draw()))
-
-
-def batches(loader, epochs=3):
-    torch.manual_seed(0)
-    return [batch.tolist() for _ in range(epochs) for batch in loader]
-
-
-def test_a_trial_loads_each_sample_once_and_gives_the_same_batches(patched):
-    plain = batches(DataLoader(Squares(), 2, shuffle=True))
-    log = patched("load-once")
-    dataset = Squares()
-    loader = DataLoader(dataset, 2, shuffle=True)
-    assert batches(loader) == plain
-    assert dataset.asked == 6
-    assert (len(loader.dataset), loader.dataset.classes) == (6, ["a", "b"])
-    assert log.done == ["DataLoader: a list of 6 samples in the place of its Squares"]
-
-
-def test_samples_that_draw_are_loaded_as_before_and_the_generators_stand_where_they_stood(patched):
-    random.seed(1)
-    before = random.getstate()
-    log = patched("load-once")
-    loader = DataLoader(Squares(draw=random.random), 2)
-    assert random.getstate() == before
-    assert isinstance(loader.dataset, Squares)
-    assert log.done == []
-    assert "its samples draw random numbers" in log.refused[0]
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(3))
-
-
-class Keyed(Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, key):
-        return {"a": 0, "b": 1}[key]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "more"),
-    [(Stream(), {}), (Keyed(), {"sampler": ["a", "b"]}), (Squares(), {"num_workers": 1})],
-)
-def test_what_is_no_list_is_left(patched, dataset, more):
-    log = patched("load-once")
-    loader = DataLoader(dataset, **more)
-    assert loader.dataset is dataset
-    assert log.done == []
-    assert len(log.refused) == 1
-
-
-def test_a_dataset_that_takes_too_long_is_left(patched):
-    log = patched("load-once", seconds=1e-9)
-    dataset = Squares()
-    assert DataLoader(dataset).dataset is dataset
-    assert "takes longer than 0 s" in log.refused[0]

@@ -85,11 +85,11 @@ def test_two_changes_of_one_line_and_changes_without_a_diff_stay_as_they_are():
 
 def test_a_diff_applies_where_its_lines_are_and_the_result_is_python(tmp_path):
     change, other = prescribed(LINES, 3, num_workers=2), prescribed(LINES, 5, fused=True)
-    assert applies_in(tmp_path, change.diff) is None, "nothing is known of a file that is not here"
+    assert not applies_in(tmp_path, change.diff), "the file is not here"
     (tmp_path / "train.py").write_text("\n".join(LINES))
     broken = change.diff.replace(
         "+loader = DataLoader(data, num_workers=2)", "+loader = DataLoader(data, num_workers=2"
     )
-    assert [applies_in(tmp_path, diff) for diff in (change.diff, other.diff, broken, "")] == [True, True, False, None]
+    assert [applies_in(tmp_path, diff) for diff in (change.diff, other.diff, broken, "")] == [True, True, False, False]
     (tmp_path / "train.py").write_text("\n".join(LINES).replace("Model()", "Net()"))
     assert applies_in(tmp_path, change.diff) is False

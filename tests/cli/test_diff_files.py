@@ -15,6 +15,7 @@ from diagnose.cli.output import Request, answer, with_diff_files
 from diagnose.errors import OutputError
 from diagnose.model.diagnosis import Prescription
 from diagnose.reports.text import render
+from diagnose.trials.source_edits import with_diffs
 from tests.reports.forms import gaps
 
 MS = 1_000_000
@@ -114,7 +115,8 @@ def test_a_file_that_exists_stays_as_it_is(diagnosed):
 def test_a_diff_that_does_not_apply_here_is_not_written(diagnosed, after):
     script = Path("a folder/train.py")
     script.unlink() if after is None else script.write_bytes(after.encode())
-    assert with_diff_files(diagnosed, PAGE, QUIET) == diagnosed
+    (left,) = with_diff_files(with_diffs(diagnosed, None), PAGE, QUIET).prescriptions
+    assert left.diff == left.apply_with == ""
     assert not Path("report.change-1.fuse.diff").exists()
 
 

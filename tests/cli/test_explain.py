@@ -48,7 +48,7 @@ def test_a_change_that_a_trial_makes_is_explained(capsys, monkeypatch):
         heading: lines[lines.index(heading) + 1].strip() for heading in ("Trial", "Patch", "Remedy", "Prescribed by")
     }
     assert facts == {
-        "Trial": "prove applies it to the unmodified script; needs a GPU. The losses may differ by the reduced",
+        "Trial": "prove applies it to the unmodified script if its diff does not apply; needs a GPU. The losses",
         "Patch": "prove --write-patch writes it into the script.",
         "Remedy": "diagnose.kernels.matmul_precision",
         "Prescribed by": "full-precision-matmul",

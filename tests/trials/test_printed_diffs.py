@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Queue, Source, Where
-from diagnose.trials.source_edits import with_diffs
+from diagnose.trials.source_edits import file_diff, with_diffs
 
 SCRIPT = """import torch
 from torch import nn
@@ -137,10 +137,17 @@ def test_without_libcst_the_examples_stay(script, monkeypatch):
     assert with_diffs(before, script) == before
 
 
-def test_a_diff_of_the_capture_is_kept(script):
-    (change,) = diagnosed("defer-sync").prescriptions
-    before = replace(diagnosed("defer-sync"), prescriptions=(replace(change, diff="--- a/x\n"),))
-    assert with_diffs(before, script) == before
+@pytest.mark.parametrize("known", [True, False])
+def test_a_diff_of_the_capture_is_kept_where_it_applies(script, known):
+    """A trial runs it then; of no script that is read, too."""
+    (change,) = diagnosed("no-fills").prescriptions
+    change = replace(change, diff=file_diff(SCRIPT, SCRIPT.replace("lr=0.1", "lr=0.2"), "train.py"))
+    before = replace(diagnosed("no-fills"), prescriptions=(change,))
+    (kept,) = with_diffs(before, script if known else None).prescriptions
+    assert kept == replace(change, trial_method="edited copy")
+    script.write_text("import torch\n")
+    (left,) = with_diffs(before, script if known else None).prescriptions
+    assert left == replace(change, diff="", trial_method="patch")
 
 
 def test_autocast_is_for_the_device_of_the_steps(script):

@@ -194,7 +194,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         remedy=change.remedy,
         arguments=proposal.arguments,
         edits=tuple(dict.fromkeys(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits)),
-        trial_method="by hand" if is_theirs else trial_method(change.id),
+        trial_method="by hand" if is_theirs else "edited copy" if diff else trial_method(change.id),
         diff=diff,
         mean_step_ns=finding.lost_ns / finding.share if finding.share and proposal.most > 0 else None,
     )

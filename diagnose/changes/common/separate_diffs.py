@@ -18,7 +18,7 @@ from diagnose.model.diagnosis import Prescription
 __all__ = ["applies_in", "files_of", "patched", "separated"]
 
 _FILE = r"^--- a/(?P<name>.*)$"
-_HUNK = r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$"
+_HUNK = r"^@@ -(?P<old>\d+)(?:,(?P<before>\d+))? \+(?P<new>\d+)(?:,(?P<after>\d+))? @@$"  # no number: one line
 CHANGES, NO_END = ("-", "+"), "\\"
 FUZZ = 2  # lines of context that GNU patch leaves out by itself
 
@@ -100,13 +100,13 @@ def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]
     return tuple(found)
 
 
-def applies_in(folder: Path, diff: str) -> bool | None:
-    """Return whether git applies a diff in a folder, and its files stay Python; None if they do not lie there."""
+def applies_in(folder: Path, diff: str) -> bool:
+    """Return whether git applies a diff in a folder, and its files stay Python."""
     hunks = list(_hunks(diff))
     try:
         files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
     except (OSError, ValueError):
-        return None
+        return False
     if not all(hunk.fits(files[hunk.file]) for hunk in hunks):
         return False
     for hunk in sorted(hunks, key=lambda one: one.old, reverse=True):
@@ -117,7 +117,7 @@ def applies_in(folder: Path, diff: str) -> bool | None:
             ast.parse("\n".join(lines))
     except (SyntaxError, ValueError):
         return False
-    return bool(hunks) or None
+    return bool(hunks)
 
 
 def files_of(diff: str) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def _hunks(diff: str) -> Iterator[_Hunk]:
             file = named["name"] if named else file
             head.append(lines[at - 1])
             continue
-        end = _end_of_hunk(lines, at, int(match["before"]), int(match["after"]))
+        end = _end_of_hunk(lines, at, int(match["before"] or 1), int(match["after"] or 1))
         yield _Hunk(tuple(head), file, int(match["old"]), int(match["new"]), tuple(lines[at:end]))
         at, head = end, []
 

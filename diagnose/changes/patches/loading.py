@@ -25,13 +25,11 @@ __all__ = [
     "load_in_process",
     "load_in_workers",
     "load_on_thread",
-    "load_once",
     "more_workers",
     "prefetch_to_device",
 ]
 
 CACHE_BYTES = 1 << 30  # of shared memory in a trial
-MAX_LOADING_S = 60  # of all samples, before a trial trains
 
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -173,30 +171,6 @@ def cache_samples(log: Log, options: Mapping[str, Any]) -> Undo:
     return _change_arguments(change)
 
 
-def load_once(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Put a list of all samples in the place of every dataset with an index that is loaded without workers."""
-    from diagnose.changes.patches.noted_samples import LoadedSamples
-
-    seconds = float(options.get("seconds") or MAX_LOADING_S)
-
-    def change(given: dict[str, Any]) -> None:
-        dataset = given["dataset"]
-        if given.get("num_workers"):
-            log.left(f"a DataLoader that has {given['num_workers']} workers")
-            return
-        if _is_iterable(dataset):
-            log.left("a DataLoader over an IterableDataset: a stream has no samples to come back to")
-            return
-        try:
-            given["dataset"] = samples = LoadedSamples(dataset, seconds=seconds)
-        except ValueError as error:
-            log.left(f"a DataLoader: {error}")
-            return
-        log.did(f"DataLoader: a list of {len(samples)} samples in the place of its {type(dataset).__name__}")
-
-    return _change_arguments(change)
-
-
 def prefetch_to_device(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Let every DataLoader hand out batches that are on the device already, copied on a side stream."""
     import torch
@@ -248,10 +222,10 @@ def _change_arguments(change: Any) -> Undo:  # a function of the bound arguments
 
 
 def _pinned(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a prescription, or where there are none those for the machine."""
+    """Return the options of a prescription, or where there is none those for the machine."""
     import torch
 
-    return options or ({"pin_memory": True} if torch.cuda.is_available() else {})
+    return options if "workers" in options else {"pin_memory": True} if torch.cuda.is_available() else {}
 
 
 def _is_iterable(dataset: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +13,7 @@ from diagnose.kernels._state import fingerprint, random_state
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 from diagnose.kernels.shared_cache import SharedCache
 
-__all__ = ["CachedSamples", "LoadedSamples", "NotedSamples"]
-
-
-DRAWN_SAMPLES = 8  # the first ones, after each of which the generators are looked at
+__all__ = ["CachedSamples", "NotedSamples"]
 
 
 def _note() -> torch.Tensor:
@@ -92,33 +88,6 @@ class CachedSamples(Dataset[Any]):
         if not self._repeats:
             self._note.fill_(1)
         return sample
-
-
-class LoadedSamples(list[Any]):
-    """All samples of ``dataset``, loaded once; what else is asked of it the dataset answers.
-
-    Raises:
-        ValueError: it draws random numbers, has no length or another index, or takes longer than ``seconds``.
-    """
-
-    def __init__(self, dataset: Dataset[Any], *, seconds: float) -> None:
-        self.dataset = dataset
-        restore, before, end = random_state(), fingerprint(), time.monotonic() + seconds
-        try:
-            for index in range(len(dataset)):  # type: ignore[arg-type]  # as the dataset has one
-                self.append(dataset[index])
-                if index < DRAWN_SAMPLES and fingerprint() != before:
-                    raise ValueError("its samples draw random numbers")
-                if time.monotonic() > end:
-                    raise ValueError(f"loading all of its {len(dataset):,} samples takes longer than {seconds:.0f} s")  # type: ignore[arg-type]
-        except (TypeError, LookupError, ValueError) as error:
-            restore()
-            raise ValueError(str(error) or type(error).__name__) from error
-
-    def __getattr__(self, name: str) -> Any:  # as the dataset has it
-        if name in ("dataset", "__getitems__"):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
 
 class _Loads:
