@@ -32,10 +32,10 @@ from diagnose.trials.prove import (
     starts_own_ranks,
     with_trials,
 )
-from diagnose.trials.prove_result import NOTHING_TRIED, ProveResult
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
 from diagnose.trials.source_edits import Edits, diffs_of, edited_files, with_diffs, write_patch
+from diagnose.trials.trials import NOTHING_TRIED, ProveResult
 
 
 @dataclass(frozen=True, slots=True)

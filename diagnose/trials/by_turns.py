@@ -15,15 +15,18 @@ from math import ceil, sqrt
 from statistics import fmean, median
 from typing import NamedTuple, Protocol
 
-from diagnose.changes import any_compiles
 from diagnose.errors import CaptureError
 from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import Candidate
+from diagnose.trials.launch import patience_s
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, INTERRUPTED, NOTHING_TRIED, ProveResult, gains
-from diagnose.trials.room import Sized, available_bytes, room_for
+from diagnose.trials.room import available_bytes, room_for
 from diagnose.trials.trials import (
+    ALONE_IS_BEST,
+    CUT_OFF,
+    INTERRUPTED,
     Kind,
+    ProveResult,
     Times,
     TrialRuns,
     doubted,
@@ -33,11 +36,11 @@ from diagnose.trials.trials import (
     sentence,
     skipped,
 )
-from diagnose.trials.turn_process import Starting, start_all
+from diagnose.trials.turn_process import start_all
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
-from diagnose.trials.turns import Form, ScriptEndedError, TurnPlan, TurnResult, take_turns
+from diagnose.trials.turns import LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
 
-__all__ = ["LiveForm", "LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
+__all__ = ["LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
 
 UNCHANGED = (0, 1)  # numbers in a team
 WARM_UP_OF_FORMS = 15  # of a process, at least
@@ -52,25 +55,7 @@ class TurnSchedule:
     long_s: float = 60.0  # of rounds: from here on every form lives three times instead of twice
     kept_share: float = 1 / 3  # of the budget, for the gains together, where several changes are tried
     kept_from_s: float = 80.0  # where each of them by itself has more than this
-    timeout_factor: float = 6.0  # times what the first form took to be ready: hanging takes for ever
-    min_timeout_s: float = 60.0
-    compiling_share: float = 2 / 3  # of what is left, for a form that compiles
     report_s: float = 10.0  # between lines of progress
-
-
-class LiveForm(Starting, Form, Sized, Protocol):
-    """A process of a form."""
-
-    ends: float  # by the monotonic clock: it is waited for no longer
-
-    def stop(self) -> None:
-        """Ask the script to end."""
-
-    def end(self) -> TrialResult:
-        """Wait until it has ended, kill what is left, and return what it measured."""
-
-    def kill(self) -> None:
-        """Kill it, whatever it does."""
 
 
 class LiveRuns(Protocol):
@@ -156,16 +141,10 @@ class _ByTurns:
         kept_s = left_s * self._plan.kept_share if len(wanted) > 1 else 0.0
         has_time = left_s - kept_s >= max(self._plan.kept_from_s, _least_s(len(UNCHANGED) + len(wanted), self._step_s))
         left_out = self._measure_each(wanted, self._ends - kept_s * has_time)
-        cut_off = [trial for trial in self.result.trials if trial.failure == CUT_OFF]
-        self.result.nothing_tried = not self._is_stopped and len(cut_off) + len(left_out) == len(wanted)
-        if self.result.nothing_tried:
-            self.result.notes.append(NOTHING_TRIED)
-        if left_out and not self._is_stopped:
-            names = ", ".join(each.candidate.id for each in left_out)
-            self.result.notes.append(f"The budget ended before {names} could be run; give --budget more.")
-        self.result.best = gains(self.result.trials)
-        if len(self.result.best) > 1 and not self._is_stopped:
-            self._combine({each.candidate.id: each.candidate for each in wanted})
+        if not self._is_stopped:
+            self.result.end([each.candidate.id for each in wanted], [each.candidate.id for each in left_out])
+            if len(self.result.best) > 1:
+                self._combine({each.candidate.id: each.candidate for each in wanted})
         if self._runs.changed:
             self.result.notes.append(self._runs.changed)
             self.result.best = ()
@@ -449,9 +428,8 @@ class _Team:
             self._ready_s = max(self._ready_s, time.monotonic() - began)
 
     def _timeout_s(self, ids: Sequence[str]) -> float:
-        plan, left_s = self._plan, max(self._ends - time.monotonic(), 1.0)
-        share = 1.0 if not self._ready_s else plan.compiling_share if any_compiles(ids) else 0.0
-        return min(left_s, max(plan.min_timeout_s, plan.timeout_factor * self._ready_s, share * left_s))
+        left_s = max(self._ends - time.monotonic(), 1.0)
+        return min(left_s, patience_s(ids, self._ready_s, left_s))
 
     def _renew(self, numbers: Sequence[int]) -> dict[int, str]:
         """Start new processes in the place of those that have run; those of the first time are there."""

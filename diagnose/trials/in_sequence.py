@@ -15,19 +15,22 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple, Protocol
 
-from diagnose.changes import any_compiles
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
 from diagnose.model.statistics import mean_step, period_of
 from diagnose.trials.by_turns import LiveRuns
 from diagnose.trials.candidates import Candidate
+from diagnose.trials.launch import patience_s
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, NOTHING_TRIED, ProveResult, gains
 from diagnose.trials.trials import (
+    ALONE_IS_BEST,
+    CUT_OFF,
     Kind,
+    ProveResult,
     TrialRuns,
     doubted,
     evaluate,
+    gains,
     is_certain,
     is_gain,
     is_inconclusive,
@@ -57,9 +60,6 @@ class Schedule:
     max_blocks: int = 3  # of runs with a change, where the first ones are inconclusive
     baseline_share: float = 1 / 3  # of the budget that unchanged runs may take while changes wait
     kept_share: float = 1 / 3  # of what is left after the first recording, kept for the last one
-    timeout_factor: float = 6.0  # times the first run: compiling takes long, hanging takes for ever
-    min_timeout_s: float = 60.0
-    compiling_share: float = 2 / 3  # of what is left, for a run that compiles: the first starts with an empty cache
     last_s: float = 1.0  # a run that is started may take this long, whatever is left
 
 
@@ -134,24 +134,16 @@ class _Proving:
         self._num_tried = 0
 
     def go(self) -> None:
-        if self._waiting:
+        self.result.trials += [skipped(each) for each in self._chosen.values() if each.skip_reason]
+        wanted = [name for name, each in self._chosen.items() if not each.skip_reason]
+        if wanted:
             self._measure_unchanged()
-        left_out = list(self._chosen)
-        for candidate in self._chosen.values():
-            if not candidate.skip_reason and not self._has_time_for(2 if self._num_tried else 1):
+        for name in wanted:
+            if not self._has_time_for(2 if self._num_tried else 1):
                 break
-            left_out.remove(candidate.id)
-            self._waiting -= not candidate.skip_reason
-            if candidate.skip_reason:
-                self.result.trials.append(skipped(candidate))
-            else:
-                self._add(self._measured(candidate, (candidate.id,)))
-        cut_off = [trial.id for trial in self.result.trials if trial.failure == CUT_OFF]
-        self.result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
-        if self.result.nothing_tried:
-            self.result.notes.append(NOTHING_TRIED)
-        if left_out:
-            self.result.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+            self._waiting -= 1
+            self._add(self._measured(self._chosen[name], (name,)))
+        self.result.end(wanted, wanted[self._num_tried :])
         self._settle()
         self._combine()
 
@@ -256,13 +248,9 @@ class _Proving:
     def _evaluated(self, candidate: Candidate) -> Trial:
         return evaluate(candidate, joined(self._blocks[candidate.id], self._baselines))
 
-    def _choose_best(self) -> tuple[str, ...]:
-        self.result.best = gains(self.result.trials)
-        return self.result.best
-
     def _combine(self) -> None:
         """Run the gains together, and the combination without each: what its part is next to the others."""
-        best = self._choose_best()
+        best = self.result.best = gains(self.result.trials)
         if len(best) < 2 or not self._has_time_for(3):
             return
         self._add(self._measured(Candidate("+".join(best), "All gains together"), best, "combination"))
@@ -280,8 +268,7 @@ class _Proving:
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         plan, left = self._plan, self._ends - time.monotonic()
         self._report(f"running it {what}")
-        share = 1.0 if not self._longest_s else plan.compiling_share if any_compiles(ids) else 0.0
-        patience = max(plan.min_timeout_s, plan.timeout_factor * self._longest_s, share * left)
+        patience = patience_s(ids, self._longest_s, left)
         timeout_s = min(patience, max(left, plan.last_s))
         run = self._runs.time(ids, timeout_s=timeout_s)
         if not ids:

@@ -13,16 +13,18 @@ from pathlib import Path
 
 import diagnose
 from diagnose.capture.process.script import runs_main
+from diagnose.changes import any_compiles
 from diagnose.text.plain_text import clean
 from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.run_folder import VARIABLE
 
-__all__ = ["CHILD", "Launch", "last_line", "read_result", "tail"]
+__all__ = ["CHILD", "Launch", "last_line", "patience_s", "read_result", "tail"]
 
 CHILD = "diagnose.trials.child"
 BOOTSTRAP = runs_main(CHILD)
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
+TIMEOUT_FACTOR, MIN_TIMEOUT_S, COMPILING_SHARE = 6.0, 60.0, 2 / 3
 MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
 
 
@@ -74,6 +76,18 @@ class Launch:
         finally:
             os.close(waiting)
         return process, pipe
+
+
+def patience_s(ids: Sequence[str], longest_s: float, left_s: float) -> float:
+    """Return how long a process with some changes may take: compiling takes long, hanging takes for ever.
+
+    Args:
+        ids: The changes.
+        longest_s: What those without a change took, 0 for the first one.
+        left_s: What is left of the budget. The first process that compiles starts with an empty cache.
+    """
+    share = 1.0 if not longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0
+    return max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * longest_s, share * left_s)
 
 
 def tail(log: Path, num_bytes: int) -> bytes:

@@ -15,8 +15,7 @@ from diagnose.model.events import Note
 from diagnose.trials.by_turns import NoTurnsError, by_turns
 from diagnose.trials.candidates import OWN_EDIT, Candidate, announced, candidates, not_run
 from diagnose.trials.in_sequence import Recorded, Runs, Schedule, in_sequence
-from diagnose.trials.prove_result import ProveResult
-from diagnose.trials.trials import skipped
+from diagnose.trials.trials import ProveResult, skipped
 
 __all__ = [
     "OWN_RANKS",

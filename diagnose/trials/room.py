@@ -6,24 +6,16 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-__all__ = ["Sized", "available_bytes", "room_for"]
+from diagnose.trials.turns import LiveForm
+
+__all__ = ["available_bytes", "room_for"]
 
 USED_AT_MOST = 0.9  # of what is free: a change may take more than the script without it
 CGROUP = Path("/sys/fs/cgroup")
 
 
-class Sized(Protocol):
-    """A process that is ready, and waits."""
-
-    device_free: int | None  # bytes when it was ready; None without a device
-
-    def host_bytes(self) -> int:
-        """Return the largest memory that it had to itself."""
-
-
-def room_for(ready: Sequence[Sized], available: int | None) -> int:
+def room_for(ready: Sequence[LiveForm], available: int | None) -> int:
     """Return how many further processes have room beside those that are ready, of which there are two or more.
 
     Args:

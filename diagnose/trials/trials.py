@@ -1,10 +1,13 @@
-"""From runs to trials: runs without and with a change, compared by time, and by their losses step by step."""
+"""From runs to trials: runs without and with a change, compared by time, and by their losses step by step.
+
+`ProveResult` is what all trials of one ``diagnose prove`` showed.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -14,17 +17,23 @@ from diagnose.changes.common.change import Promise, other_training
 from diagnose.model.diagnosis import Trial
 from diagnose.model.limits import MAX_LOSSES, Doubt
 from diagnose.model.statistics import middle_step, noise_of, shows_no_difference, speed_up
-from diagnose.trials.candidates import Candidate
+from diagnose.trials.candidates import Candidate, together
 from diagnose.trials.measuring import TrialResult
 
 __all__ = [
+    "ALONE_IS_BEST",
+    "CUT_OFF",
+    "INTERRUPTED",
+    "NOTHING_TRIED",
     "Kind",
     "Parity",
+    "ProveResult",
     "Times",
     "TrialRuns",
     "compare_losses",
     "doubted",
     "evaluate",
+    "gains",
     "is_certain",
     "is_gain",
     "is_inconclusive",
@@ -339,3 +348,43 @@ def _distance(a: Sequence[float], b: Sequence[float]) -> _Distance:
     usual = median(size for _, size, _ in steps)
     worst, step = max((apart / max(size, usual, 1e-12), -i) for i, size, apart in steps)
     return _Distance(median(apart / max(size, 1e-12) for _, size, apart in steps), worst, -step)
+
+
+NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
+INTERRUPTED = "It was interrupted before it was measured."
+CUT_OFF = "The budget ended while it ran; give --budget more."
+ALONE_IS_BEST = "Together the changes are not a certain gain; the largest alone is."
+
+
+@dataclass
+class ProveResult:
+    """What the runs showed."""
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
+    nothing_tried: bool = False  # the budget ended before
+    interrupted: bool = False  # by Ctrl-C: what was known until then is there
+
+    def end(self, wanted: Sequence[str], left_out: Sequence[str]) -> None:
+        """Note for which of the wanted changes there was no time, and choose the best of the others."""
+        num_cut_off = sum(trial.failure == CUT_OFF for trial in self.trials)
+        self.nothing_tried = bool(wanted) and num_cut_off + len(left_out) == len(wanted)
+        self.notes += [NOTHING_TRIED] if self.nothing_tried else []
+        if left_out:
+            self.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+        self.best = gains(self.trials)
+
+    def interrupt(self, chosen: Sequence[Candidate]) -> None:
+        """Keep what is known of the changes after Ctrl-C."""
+        self.interrupted = True
+        known = {name for trial in self.trials for name in (trial.id, *trial.ids)}
+        left = [replace(each, skip_reason=INTERRUPTED) for each in chosen if each.id not in known]
+        self.trials += map(skipped, left)
+        self.best = gains(self.trials)[:1]  # several have not been measured together to the end
+
+
+def gains(trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Return the changes that helped, the largest gain first; of those that change the same thing the best."""
+    found = sorted((t for t in trials if t.kind == "single" and is_gain(t)), key=lambda t: -t.speed_up)
+    return together([t.id for t in found])

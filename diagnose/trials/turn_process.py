@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from diagnose.capture.process.process import kill_marked
 from diagnose.errors import CaptureError
 from diagnose.trials.guard import descendants
 from diagnose.trials.launch import Launch, last_line, read_result
 from diagnose.trials.measuring import TrialRequest, TrialResult
-from diagnose.trials.prove_result import CUT_OFF
 from diagnose.trials.run_folder import VARIABLE
+from diagnose.trials.trials import CUT_OFF
 from diagnose.trials.turn import MAX_MESSAGE_BYTES
-from diagnose.trials.turns import ScriptEndedError
+from diagnose.trials.turns import LiveForm, ScriptEndedError
 
-__all__ = ["Starting", "TurnProcess", "start_all"]
+__all__ = ["TurnProcess", "start_all"]
 
 POLL_S = 0.5  # a process that was killed leaves the socket open in its workers: so often it is looked for
 BLOCKS_PER_SEARCH = 20  # for processes outside of the group, which takes some milliseconds
@@ -254,23 +254,7 @@ def _own_peak(pid: int) -> int:
     return max(sizes.get("VmHWM", 0) - sizes.get("RssFile", 0), 0)
 
 
-class Starting(Protocol):
-    """A process that is started in two parts."""
-
-    def start(self) -> None:
-        """Start it; this and the other parts raise CaptureError."""
-
-    def wait_for_import(self) -> None:
-        """Wait until torch is imported."""
-
-    def get_ready(self) -> None:
-        """Let it warm up."""
-
-    def failed(self, why: str) -> TrialResult:
-        """End it after a failure; return the sentence about that as a result."""
-
-
-def start_all(processes: Mapping[int, Starting]) -> dict[int, str]:
+def start_all(processes: Mapping[int, LiveForm]) -> dict[int, str]:
     """Start processes: they import at once and warm up one after the other; return why, of those that failed.
 
     Autotuning chooses by time, and would choose otherwise beside others.

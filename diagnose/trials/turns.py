@@ -14,9 +14,10 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from diagnose.errors import CaptureError
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, Estimate, Round, estimate
 
-__all__ = ["NARROW", "Form", "Look", "ScriptEndedError", "TurnPlan", "TurnResult", "take_turns"]
+__all__ = ["NARROW", "Form", "LiveForm", "Look", "ScriptEndedError", "TurnPlan", "TurnResult", "take_turns"]
 
 
 NARROW = 0.03  # half of a gain's interval: what is predicted is no more exact
@@ -36,6 +37,37 @@ class Form(Protocol):
             ScriptEndedError: the script has come to its end.
             CaptureError: it has failed; the sentence says why.
         """
+
+
+class LiveForm(Form, Protocol):
+    """A process of a form; what starts it raises CaptureError."""
+
+    ends: float  # by the monotonic clock: it is waited for no longer
+    device_free: int | None  # bytes when it was ready; None without a device
+
+    def start(self) -> None:
+        """Start it."""
+
+    def wait_for_import(self) -> None:
+        """Wait until torch is imported."""
+
+    def get_ready(self) -> None:
+        """Let it warm up."""
+
+    def host_bytes(self) -> int:
+        """Return the largest memory that it had to itself."""
+
+    def failed(self, why: str) -> TrialResult:
+        """End it after a failure; return the sentence about that as a result."""
+
+    def stop(self) -> None:
+        """Ask the script to end."""
+
+    def end(self) -> TrialResult:
+        """Wait until it has ended, kill what is left, and return what it measured."""
+
+    def kill(self) -> None:
+        """Kill it, whatever it does."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from diagnose.trials.candidates import Candidate
 from diagnose.trials.in_sequence import Recorded, Schedule
 from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import prove
-from diagnose.trials.prove_result import ALONE_IS_BEST, CUT_OFF, INTERRUPTED, NOTHING_TRIED
+from diagnose.trials.trials import ALONE_IS_BEST, CUT_OFF, INTERRUPTED, NOTHING_TRIED
 from tests.trials.machine import FakeForm, Machine
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))

@@ -10,8 +10,8 @@ from diagnose.cli import main as cli
 from diagnose.cli import prove as command
 from diagnose.pipeline.run import analyze_paths
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.prove_result import INTERRUPTED, NOTHING_TRIED
 from diagnose.trials.runs import Runner
+from diagnose.trials.trials import INTERRUPTED, NOTHING_TRIED
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
 NEEDS_GPU = next(name for name in CHANGES if (patch := patch_of(name)) is not None and patch.needs_gpu)
