@@ -14,6 +14,7 @@ from typing import Literal
 
 from diagnose.answer.screen import answer as screen
 from diagnose.capture.process.script import check_utf8
+from diagnose.changes.edits.source_edits import OWN_EDIT, Edits, diffs_of, edited_files, with_diffs, write_patch
 from diagnose.cli.output import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
@@ -21,7 +22,7 @@ from diagnose.model.files import Reservation, cannot_write, check_distinct, chec
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
-from diagnose.trials.candidates import OWN_EDIT, arguments_for_edits, arguments_of, check_ids
+from diagnose.trials.candidates import arguments_for_edits, arguments_of, check_ids
 from diagnose.trials.copying import plan_copy
 from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.prove import (
@@ -34,7 +35,6 @@ from diagnose.trials.prove import (
 )
 from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
-from diagnose.trials.source_edits import Edits, diffs_of, edited_files, with_diffs, write_patch
 from diagnose.trials.trials import NOTHING_TRIED, ProveResult
 
 

@@ -95,7 +95,7 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank != min(chosen):
         return code
     diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
-    from diagnose.trials.source_edits import module_file, with_diffs
+    from diagnose.changes.edits.source_edits import module_file, with_diffs
 
     file = module_file(request.script, Path.cwd()) if request.module else Path(request.script)
     diagnosis = with_diffs(diagnosis, file if file is not None and file.is_file() else None)

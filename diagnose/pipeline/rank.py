@@ -26,7 +26,7 @@ from diagnose.answer.screen import MOSTLY, with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
-from diagnose.changes.common.separate_diffs import separated
+from diagnose.changes.edits.separate_diffs import separated
 from diagnose.model.accelerators import accelerator_of
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.charts import HostOperator

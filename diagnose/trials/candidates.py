@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.changes import CHANGES, any_compiles, group_of, patch_of, trial_method
+from diagnose.changes.edits.source_edits import OWN_EDIT, lines_of
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Facts, Prescription
 
 __all__ = [
-    "OWN_EDIT",
     "Candidate",
     "announced",
     "arguments_for_edits",
     "arguments_of",
     "candidates",
     "check_ids",
-    "lines_of",
     "not_run",
     "together",
 ]
 
-OWN_EDIT = "own-edit"  # in the place of a change's id: the script as its author has edited it
 IN_TEXT = "It is made in the text of a script, so it is tried only if a script is named by its file."
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (
@@ -166,18 +164,6 @@ def arguments_for_edits(diagnosis: Diagnosis, script: Path, asked: Sequence[str]
     }
     of_others: dict[str, Facts] = {name: {"device": device, "lines": ()} for name in asked}
     return of_others | known
-
-
-def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
-    """Return the lines of the script that the rule's finding names, and those of its examples.
-
-    A trace's name of a file is data and no pattern: the end of its path is compared.
-    """
-    parts = script.resolve().parts
-    found = [f for f in diagnosis.findings if f.rule == rule]
-    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
-    named = [(place.line, Path(place.file).parts) for place in places if place.line and place.file]
-    return tuple(sorted({line for line, name in named if parts[-len(name) :] == name}))
 
 
 def _is_made(name: str, *, edits: bool) -> bool:

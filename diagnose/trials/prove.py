@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from diagnose.answer.screen import answer
+from diagnose.changes.edits.source_edits import OWN_EDIT
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.trials.by_turns import NoTurnsError, by_turns
-from diagnose.trials.candidates import OWN_EDIT, Candidate, announced, candidates, not_run
+from diagnose.trials.candidates import Candidate, announced, candidates, not_run
 from diagnose.trials.in_sequence import Recorded, Runs, Schedule, in_sequence
 from diagnose.trials.trials import ProveResult, skipped
 

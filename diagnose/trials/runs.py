@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from diagnose.capture.process.process import kill_marked
 from diagnose.changes import any_compiles
+from diagnose.changes.edits.source_edits import Edits, edited_files, module_file
 from diagnose.errors import CaptureError, DiagnoseError, InputError, OriginalsChangedError, UsageError
 from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.text.masking import MASK, mask_command
@@ -29,7 +30,6 @@ from diagnose.trials.launch import Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.run_folder import VARIABLE
-from diagnose.trials.source_edits import Edits, edited_files, module_file
 from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 

@@ -12,8 +12,8 @@ import torch
 from diagnose.analyzers.common.idioms import idiom_of
 from diagnose.analyzers.common.idioms.source import source_at
 from diagnose.capture.record.source_lines import SourceLines
+from diagnose.changes.edits.statement_edits import RewriteError, rewritten
 from diagnose.model.assignments import Binding
-from diagnose.trials.statement_edits import RewriteError, rewritten
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_it_can_be_applied(change):
 @every_change
 def test_its_edit_can_be_made(change):
     if isinstance(change.edit, EditLoop):
-        assert callable(getattr(import_module("diagnose.trials.script_edits"), change.edit.function))
+        assert callable(getattr(import_module("diagnose.changes.edits.script_edits"), change.edit.function))
     elif isinstance(change.edit, SetArguments):
         assert set(change.edit.takes) <= set(change.edit.given)
     elif isinstance(change.edit, AddStatement):

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from diagnose.changes import patch_of
 from diagnose.changes.common.change import Log
-from diagnose.trials.source_edits import edited_source
+from diagnose.changes.edits.source_edits import edited_source
 
 
 def test_modules_and_functions_draw_other_masks_until_it_is_undone():

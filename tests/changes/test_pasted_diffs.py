@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.changes.edits.source_edits import with_diffs
 from diagnose.pipeline.run import analyze_captures
 from diagnose.trace_reader import open_captures
-from diagnose.trials.source_edits import with_diffs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Path(__file__).parent / "run_with_calls.py"

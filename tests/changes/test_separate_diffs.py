@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
-from diagnose.changes.common.separate_diffs import applies_in, separated
+from diagnose.changes.edits.separate_diffs import applies_in, separated
 from diagnose.model.diagnosis import Prescription
 
 LINES = ["import x", "", "loader = DataLoader(data)", "model = Model()", "optimizer = Adam(params)", "", "run()"]

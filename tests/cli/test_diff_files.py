@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
+from diagnose.changes.edits.source_edits import with_diffs
 from diagnose.cli import trace
 from diagnose.cli.output import Request, answer, with_diff_files
 from diagnose.errors import OutputError
 from diagnose.model.diagnosis import Prescription
 from diagnose.reports.text import render
-from diagnose.trials.source_edits import with_diffs
 from tests.reports.forms import gaps
 
 MS = 1_000_000

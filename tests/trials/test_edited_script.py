@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from diagnose.changes.common.change import CannotApply
+from diagnose.changes.edits.source_edits import Edits, edited_files, file_diff
 from diagnose.errors import UsageError
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.child import edited
 from diagnose.trials.runs import Command, Runner
-from diagnose.trials.source_edits import Edits, edited_files, file_diff
 
 SCRIPT = """import torch
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from diagnose.changes.edits.source_edits import Edits, write_patch
 from diagnose.cli.prove import ProveRequest, _check_patch, _kept
 from diagnose.errors import OutputError, UsageError
-from diagnose.trials.source_edits import Edits, write_patch
 
 
 def test_a_folder_is_kept_by_one_run(tmp_path):

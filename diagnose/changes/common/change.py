@@ -198,7 +198,7 @@ class AddStatement:
 
 @dataclass(frozen=True, slots=True)
 class EditLoop:
-    """A function of ``trials.script_edits``, with one value of the prescription's; ``imports`` is what it then needs.
+    """A function of ``edits.script_edits``, with one value of the prescription's; ``imports`` is what it then needs.
 
     The values ``device`` (its type) and ``lines`` (of the finding) are there for every change. If an edit is refused
     because it ``gains_nothing``, the rule's first further change that fits is prescribed instead.

@@ -6,9 +6,9 @@ import sys
 import libcst as cst
 import pytest
 
+from diagnose.changes.edits.saver_edits import with_background_saver
+from diagnose.changes.edits.source_edits import edited_source
 from diagnose.changes.save_in_background import NO_OVERLAP
-from diagnose.trials.saver_edits import with_background_saver
-from diagnose.trials.source_edits import edited_source
 
 HEAD = """import os, shutil, subprocess
 import torch

@@ -3,8 +3,8 @@
 import libcst as cst
 import pytest
 
-from diagnose.trials import script_edits
-from diagnose.trials.source_edits import edited_source
+from diagnose.changes.edits import script_edits
+from diagnose.changes.edits.source_edits import edited_source
 
 ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)  # as usual\n"
 

@@ -3,7 +3,7 @@
 import libcst as cst
 import pytest
 
-from diagnose.trials.script_edits import with_compiled_model
+from diagnose.changes.edits.script_edits import with_compiled_model
 
 HEAD = "import torch\nfrom torch import nn\n"
 TAIL = "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.changes.edits.source_edits import file_diff, with_diffs
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Queue, Source, Where
-from diagnose.trials.source_edits import file_diff, with_diffs
 
 SCRIPT = """import torch
 from torch import nn

@@ -15,9 +15,9 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from diagnose.changes.common.call_arguments import passed, set_arguments
 from diagnose.changes.common.change import AddStatement, Edit, EditLoop, SetArguments
 from diagnose.changes.common.statements import BY_HAND
+from diagnose.changes.edits.saver_edits import with_background_saver
+from diagnose.changes.edits.statement_edits import RewriteError, rewritten
 from diagnose.model.own_source import EditedStatement
-from diagnose.trials.saver_edits import with_background_saver
-from diagnose.trials.statement_edits import RewriteError, rewritten
 
 __all__ = [
     "edited_tree",

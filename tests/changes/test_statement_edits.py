@@ -2,8 +2,8 @@
 
 import pytest
 
+from diagnose.changes.edits.statement_edits import RewriteError, rewritten
 from diagnose.model.own_source import EditedStatement
-from diagnose.trials.statement_edits import RewriteError, rewritten
 
 SCRIPT = '''\
 """A script."""

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import libcst as cst
 from libcst import matchers as m
 
+from diagnose.changes.edits.script_calls import ScriptCalls, calls_in
 from diagnose.changes.save_in_background import NO_OVERLAP
-from diagnose.trials.script_calls import ScriptCalls, calls_in
 
 __all__ = ["with_background_saver"]
 

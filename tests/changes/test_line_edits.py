@@ -6,10 +6,10 @@ import libcst as cst
 import pytest
 import torch
 
+from diagnose.changes.edits import script_edits
+from diagnose.changes.edits.source_edits import edited_source
 from diagnose.kernels import indexing
 from diagnose.model.own_source import EditedStatement
-from diagnose.trials import script_edits
-from diagnose.trials.source_edits import edited_source
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
+from diagnose.changes.edits.source_edits import Edits, write_patch
 from diagnose.errors import UsageError
-from diagnose.trials.source_edits import Edits, write_patch
 
 SCRIPT = '''"""Trains."""
 import torch

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from diagnose.changes.edits.source_edits import Edits, lines_of, write_patch
 from diagnose.model.diagnosis import Example, Finding, Where
-from diagnose.trials.candidates import lines_of
-from diagnose.trials.source_edits import Edits, write_patch
 
 LOOP = '''"""Trains."""
 import torch

@@ -22,29 +22,33 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes import CHANGES, edits_script, patch_of
 from diagnose.changes.common.change import AddStatement, CannotApply, EditLoop
-from diagnose.changes.common.merged_texts import merged
 from diagnose.changes.common.prescribe import also_possible
-from diagnose.changes.common.separate_diffs import applies_in, files_of, patched, separated
+from diagnose.changes.edits.merged_texts import merged
+from diagnose.changes.edits.separate_diffs import applies_in, files_of, patched, separated
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import write_file
 from diagnose.model.locations import Where
 from diagnose.text.masking import mask_code
-from diagnose.trials.candidates import OWN_EDIT, lines_of
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis, Prescription
 
 __all__ = [
+    "OWN_EDIT",
     "Edits",
     "Written",
     "diffs_of",
     "edited_files",
     "edited_source",
     "file_diff",
+    "lines_of",
     "module_file",
     "with_diffs",
     "write_patch",
 ]
+
+
+OWN_EDIT = "own-edit"  # in the place of a change's id: the script as its author has edited it
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ def edited_source(source: str, script: str, name: str, arguments: Mapping[str, o
         raise UsageError(
             "Changes in a script's text need the package libcst: pip install 'torch-diagnose[patch]'."
         ) from error
-    from diagnose.trials.script_edits import edited_tree
+    from diagnose.changes.edits.script_edits import edited_tree
 
     edit = CHANGES[name].edit
     if edit is None:
@@ -294,3 +298,15 @@ def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str
     shown = file_diff(before, after, "")
     is_safe = "\r" not in before and all(mask_code(line) == line for line in shown.splitlines())
     return (before, after, why) if is_safe else None
+
+
+def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
+    """Return the lines of the script that the rule's finding names, and those of its examples.
+
+    A trace's name of a file is data and no pattern: the end of its path is compared.
+    """
+    parts = script.resolve().parts
+    found = [f for f in diagnosis.findings if f.rule == rule]
+    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
+    named = [(place.line, Path(place.file).parts) for place in places if place.line and place.file]
+    return tuple(sorted({line for line, name in named if parts[-len(name) :] == name}))
