@@ -317,6 +317,8 @@ class CompiledRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     breaks: tuple[BreakRecord, ...] = ()
     versions: tuple[VersionsRecord, ...] = ()
+    took_s: Amount = 0.0  # that compiling took, of forward and backward
+    backend_s: Amount = 0.0  # of it in the backend, which generates code
 
 
 class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -57,7 +57,9 @@ def test_what_is_compiled_once_leaves_nothing():
     compiled = torch.compile(lambda x: x + 1, backend="eager")
     compiled(torch.ones(3))
     compiled(torch.ones(3))
-    assert compiled_record() == type(compiled_record())()
+    record = compiled_record()
+    assert (record.breaks, record.versions) == ((), ())
+    assert 0 <= record.backend_s < record.took_s
 
 
 def test_a_script_that_compiles_nothing_imports_nothing(monkeypatch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from diagnose.model.locations import is_user_file
@@ -26,9 +26,13 @@ def compiled_record() -> CompiledRecord:
     if utils is None:
         return CompiledRecord()
     versions = [_versions(code, failures) for code, failures in utils.guard_failures.items()]
+    spent_ns: Mapping[str, float] = utils.cumulative_time_spent_ns
+    took = sum(spent_ns.get(f"entire_{part}_compile", 0.0) for part in ("frame", "backward"))
     return CompiledRecord(
         breaks=tuple(dict.fromkeys(filter(None, map(_break, utils.graph_break_reasons)))),
         versions=tuple(sorted(filter(None, versions), key=lambda one: -one.num)),
+        took_s=round(took / 1e9, 3),
+        backend_s=round(spent_ns.get("backend_compile", 0.0) / 1e9, 3),
     )
 
 
