@@ -27,7 +27,7 @@ ADVICE = (
         title="Compile the layer that repeats instead of the whole model: one compilation serves all of its copies",
         numerics=rounding("less is fused between layers; compare the loss of the first steps"),
         before="model = torch.compile(model)",
-        after="for layer in model.layers:   # copies of one class\n    layer.compile()",
+        after="for layer in model.children():   # or the list of layers of one class\n    layer.compile()",
         needs="layers of one class with inputs of one shape",
     ),
     Advice(
