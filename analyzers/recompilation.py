@@ -8,8 +8,8 @@ Why it costs
     changes from step to step.
 
 What to do
-    Mark the changing dimension as dynamic with `torch._dynamo.mark_dynamic(x, 0)`, or pad to a few sizes.
-    `TORCH_LOGS=recompiles` prints the guard that failed.
+    A size that changes: mark the dimension as dynamic with `torch._dynamo.mark_dynamic(x, 0)`, or pad to a few sizes.
+    A number that changes: pass it as a tensor. An object: make it once. The finding names the guard that failed.
 
 How sure
     High.
@@ -17,9 +17,13 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from diagnose.analyzers.common.guards import said_of
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, in_steps
+from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -32,7 +36,7 @@ META = RuleMeta(
     order=40,
     host_order=20,
     legend=Legend("code was compiled or loaded inside a step"),
-    changes=("stop-recompiling",),
+    changes=("stop-recompiling", "steady-guard"),
     also=("group-lengths",),
     one_off=True,
     cause="compilation",
@@ -47,7 +51,11 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the idle time of compilations."""
+    """Name the idle time of compilations, with the guard that failed where a capture has it."""
     o = idle_gaps_of(t, META.id)
+    versions = t.capture.known.compiled.versions
     title = f"Code is compiled or loaded {in_steps(t, o.start, o.lost)}"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle"))
+    texts, facts = said_of(versions[:1])
+    found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=texts, facts=facts))
+    places = tuple(line_at(t, each.file, each.line, each.function) for each in versions[:1])
+    return [replace(each, where=(*places, *each.where)) for each in found]

@@ -72,6 +72,11 @@ def of_kind(*kinds: str) -> When:
     return lambda f, _: f.facts.get("kind", kinds[0]) in kinds
 
 
+def _that_checks(kind: str) -> When:
+    """Return a test for guards of this kind."""
+    return lambda f, _: f.facts.get("kind") == kind
+
+
 def in_training(_finding: Finding, program: Program) -> bool:
     """Return whether the program may train."""
     return program.trains is not False
@@ -329,6 +334,27 @@ local.step()   # in place of optimizer.step(); local.average() at the end""",
         min_share=0.1,  # what trains differently has to save more than that
         most=0.8,
         remedy="diagnose.kernels.distributed.local_sgd",
+    ),
+    Advice(
+        id="steady-guard",
+        title="Make the number a tensor, which no guard looks into{there}",
+        numerics=rounding("the number is rounded to the tensor's dtype"),
+        after="# the guard that fails: {guard}\nvalue = torch.tensor(number)   # before the call",
+        when=_that_checks("number"),
+    ),
+    Advice(
+        id="steady-guard",
+        title="Make the object that the guard checks once, before the loop{there}",
+        numerics=identical(),
+        after="# the guard that fails: {guard}\n{line}",
+        when=_that_checks("object"),
+    ),
+    Advice(
+        id="steady-guard",
+        title="Keep what the guard checks the same in each step{there}",
+        numerics=identical(),
+        after="# the guard that fails: {guard}\n{line}",
+        when=_that_checks("other"),
     ),
     Advice(
         id="save-less-often",

@@ -33,6 +33,7 @@ from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,
     CallRecord,
+    CompiledRecord,
     Count,
     DequeRecord,
     FileName,
@@ -87,6 +88,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     loader: LoaderRecord = LoaderRecord()
     optimizer: OptimizerRecord = OptimizerRecord()
     loaded: LoadedRecord = LoadedRecord()
+    compiled: CompiledRecord = CompiledRecord()
     wide: tuple[
         CallRecord, ...
     ] = ()  # what makes 64-bit floats for the step: of a buffer by its name, of samples by its text

@@ -291,6 +291,36 @@ def as_facts(record: msgspec.Struct) -> dict[str, object]:
     return facts
 
 
+class BreakRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A place at which torch.compile ended a graph, since it cannot trace what is there."""
+
+    file: str
+    line: Count
+    function: str = ""
+    reason: str = ""  # in torch's own words
+    hint: str = ""
+
+
+class VersionsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function that torch.compile compiled more than once, as a guard failed."""
+
+    file: str
+    line: Count  # its first
+    function: str = ""
+    num: Count = 0  # versions of it
+    guards: tuple[str, ...] = ()  # that failed, the latest first
+    gave_up: bool = False  # no more versions are made: calls that fit none run eagerly
+
+
+class CompiledRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What torch.compile noted of the run so far."""
+
+    breaks: tuple[BreakRecord, ...] = ()
+    versions: tuple[VersionsRecord, ...] = ()
+    took_s: Amount = 0.0  # that compiling took, of forward and backward
+    backend_s: Amount = 0.0  # of it in the backend, which generates code
+
+
 class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An expression of the user's functions; times are sums over the samples that were loaded."""
 

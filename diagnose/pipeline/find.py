@@ -238,8 +238,8 @@ def _findings(t: Tables, notes: list[Note]) -> list[Finding]:
         for kernel_rule in analyzers.KERNEL_RULES:
             for finding in apply(kernel_rule, kernel_rule.find, free.copy()):  # which it may keep
                 free[finding.tasks] = False
-        for rule in analyzers.STATE_RULES:
-            apply(rule, rule.find)
+    for rule in analyzers.STATE_RULES:
+        apply(rule, rule.find)
     return all_found
 
 

@@ -213,6 +213,8 @@ def _trains(t: Tables, names: frozenset[str], info: CaptureInfo, *, has_operator
 
 
 def _is_compiled(t: Tables) -> bool:
+    if t.capture.known.compiled.versions:  # also where all of them were given up
+        return True
     start, end = t.steps.window
     regions = intersect(t.covering(t.calls(_COMPILED_REGION, Kind.OP, Kind.ANNOTATION)), span(start, end))
     # Of the steps, of the tasks or of their time: less is a helper of an eager model.

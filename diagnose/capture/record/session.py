@@ -19,6 +19,7 @@ from typing import TypeAlias
 from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
+from diagnose.capture.record.compiled import compiled_places, compiled_record
 from diagnose.capture.record.folder import CaptureFolder, RunLog, write_rows
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
 from diagnose.capture.record.measurements import Measurements, PlanHooks
@@ -196,6 +197,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
+        compiled=compiled_record(),
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, filter(None, notes))),
@@ -450,7 +452,7 @@ class Session:
         """
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
-            self.lines.named = self.measured.dataflow_lines
+            self.lines.named = (*self.measured.dataflow_lines, *compiled_places(compiled_record()))
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
             self.notes += notes

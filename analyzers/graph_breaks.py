@@ -1,0 +1,105 @@
+"""torch.compile breaks the step into several graphs.
+
+What it looks for
+    More than one compiled graph a step, and a graph break that torch noted in a capture. Threshold: looking up and
+    entering graphs after the first one takes 3% of the step.
+
+Why it costs
+    Each graph checks its guards and is entered from Python, 50–500 µs. Nothing is fused across a break.
+
+What to do
+    Move what cannot be traced out of the compiled function, in the order of the list. `fullgraph=True` makes
+    torch.compile name the next break instead of breaking the graph.
+
+How sure
+    High for the places and reasons, which are torch's own. Medium for the cost: models that are compiled one by one
+    keep a graph each.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.analyzers.common.advice import Advice, rounding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
+from diagnose.analyzers.common.locate import line_at
+from diagnose.model.arrays import Rows
+from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, subtract, total
+from diagnose.model.records import BreakRecord
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.text.numbers import duration
+
+META = RuleMeta(
+    id="graph-breaks",
+    kind="idle",
+    order=128,
+    host_order=77,
+    legend=Legend("compiled graphs were looked up and entered"),
+    changes=("fix-graph-breaks",),
+    cause="host-work",
+    paced_by="host",
+)
+ADVICE = (
+    Advice(
+        id="fix-graph-breaks",
+        title="Move what torch.compile cannot trace out of the compiled function{there}",
+        numerics=rounding("more is fused; compare the loss of the first steps"),
+        after="# {reason}\n{hint}model = torch.compile(model, fullgraph=True)   # names the next break",
+        needs="that the compiled function runs without that line, or with a form of it that can be traced",
+        least=0.5,  # a second model that is compiled has a graph of its own
+    ),
+)
+MIN_SHARE = 0.03
+_ENTERED = re.compile(r"^Torch-Compiled Region")
+_WRAPS = re.compile(r"^(TorchDynamo Cache Lookup|Torch-Compiled Region|CompiledFunction(Backward)?$|AOTDispatcher )")
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle time while graphs after a step's first one are entered."""
+    return intersect(claim_host(t, left), t.gaps.host_part())
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim the host's time for that."""
+    return worth_claiming(t, left, _entering_again(t), MIN_SHARE) if _breaks(t) else EMPTY
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the breaks, with torch's reasons."""
+    breaks = _breaks(t)
+    if not breaks:
+        return []
+    num, spent = len(_graphs(t)) / t.steps.num, total(_entering_again(t)) / t.steps.num
+    texts = [f"Looking up and entering the {num - 1:.3g} graphs after the first one takes {duration(spent)} a step."]
+    texts += [f"{each.function}, line {each.line}: {each.reason}." for each in breaks[:3]]
+    facts = {"reason": breaks[0].reason, "hint": f"# {breaks[0].hint}\n" if breaks[0].hint else ""}
+    rule = IdleRule(META.id, f"torch.compile breaks the step into {num:.0f} graphs", "middle", "medium", texts, facts)
+    where = tuple(line_at(t, each.file, each.line, each.function) for each in breaks[:5])
+    return [replace(each, where=where) for each in idle_finding(t, rule)]
+
+
+def _breaks(t: Tables) -> tuple[BreakRecord, ...]:
+    return t.capture.known.compiled.breaks
+
+
+def _graphs(t: Tables) -> Rows:
+    return t.in_window(t.calls(_ENTERED, Kind.OP, Kind.ANNOTATION))
+
+
+def _entering_again(t: Tables) -> Intervals:
+    """Return of the time in which graphs are looked up and entered, and compute nothing, all but one graph's share."""
+    events, num = t.trace.events, len(_graphs(t))
+    if num <= t.steps.num:
+        return EMPTY
+    wraps = t.calls(_WRAPS, Kind.OP, Kind.ANNOTATION)
+    entering = t.covering(wraps)
+    others = t.host_rows(Kind.OP)
+    inside = others[contains(entering, events.start[others]) & ~among(others, wraps)]
+    start, end = subtract(entering, t.covering(inside))
+    return Intervals(end - ((end - start) * (1 - t.steps.num / num)).astype(np.int64), end)
