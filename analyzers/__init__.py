@@ -132,10 +132,11 @@ IDLE_RULES = tuple(cast("IdleAnalyzer", rule) for rule in _of_kind("trust", "idl
 HOST_RULES = tuple(
     cast("IdleAnalyzer", rule)
     for rule in sorted(RULES, key=lambda rule: rule.META.host_order or 0)
-    if rule.META.host_order is not None
+    if rule.META.host_order is not None and rule.META.kind != "state"
 )
 KERNEL_RULES = tuple(cast("KernelAnalyzer", rule) for rule in _of_kind("kernel"))
 STATE_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("state"))
+HOST_STATE_RULES = tuple(rule for rule in STATE_RULES if rule.META.host_order is not None)
 RUN_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("run"))
 RANK_RULES = tuple(cast("RankAnalyzer", rule) for rule in _of_kind("rank"))
 LEGENDS: Mapping[str, Legend] = {

@@ -22,7 +22,9 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-META = RuleMeta(id="recompile-limit", kind="state", order=65, changes=("stop-recompiling", "steady-guard"))
+META = RuleMeta(
+    id="recompile-limit", kind="state", order=65, host_order=65, changes=("stop-recompiling", "steady-guard")
+)
 
 
 def find(t: Tables) -> list[Finding]:

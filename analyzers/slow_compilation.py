@@ -20,7 +20,9 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-META = RuleMeta(id="slow-compilation", kind="state", order=66, changes=("compile-layers", "keep-compiled"))
+META = RuleMeta(
+    id="slow-compilation", kind="state", order=66, host_order=66, changes=("compile-layers", "keep-compiled")
+)
 ADVICE = (
     Advice(
         id="compile-layers",

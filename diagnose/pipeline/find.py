@@ -206,7 +206,7 @@ def tables_without_recording(capture: Capture) -> Tables:
 
 def applied_rules(t: Tables, *, alone: bool) -> Sequence[analyzers.Rule]:
     """Return the rules that are applied to a recording; ``alone``: no other rank's trace is at hand."""
-    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else ()
+    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else analyzers.HOST_STATE_RULES
     of_ranks = analyzers.RANK_RULES if alone and t.trace.world_size > 1 else ()
     return (*_idle_rules(t), *analyzers.RUN_RULES, *others, *of_ranks)
 
@@ -238,8 +238,8 @@ def _findings(t: Tables, notes: list[Note]) -> list[Finding]:
         for kernel_rule in analyzers.KERNEL_RULES:
             for finding in apply(kernel_rule, kernel_rule.find, free.copy()):  # which it may keep
                 free[finding.tasks] = False
-    for rule in analyzers.STATE_RULES:
-        apply(rule, rule.find)
+    for state_rule in analyzers.STATE_RULES if t.device_id >= 0 else analyzers.HOST_STATE_RULES:
+        apply(state_rule, state_rule.find)
     return all_found
 
 
