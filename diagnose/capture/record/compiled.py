@@ -38,7 +38,8 @@ def compiled_record() -> CompiledRecord:
 
 def compiled_places(compiled: CompiledRecord) -> list[tuple[str, int]]:
     """Return the files and lines that are named."""
-    return [(each.file, each.line) for each in (*compiled.breaks, *compiled.versions)]
+    broken = [(each.file, each.line) for each in compiled.breaks]
+    return [*broken, *((each.file, each.line) for each in compiled.versions)]
 
 
 def _break(noted: Any) -> BreakRecord | None:
