@@ -146,6 +146,7 @@ class _Source(msgspec.Struct):
     loading: dict[str, float] = {}
     accelerator: str = ""
     recorded_at: str = ""
+    names_lines: bool = True
 
 
 class _PlainSteps(msgspec.Struct):

@@ -257,15 +257,13 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     number that the change has on the first screen. An existing file is replaced with ``--force`` only; one that cannot
     be written is named and left out.
     """
-    from diagnose.answer.screen import answer as screen
     from diagnose.changes.common.separate_diffs import applies_in
 
     commands = {}
-    cards = [card.prescription.id for card in screen(diagnosis).cards]
     for p in diagnosis.prescriptions:
         if not p.diff or not applies_in(Path.cwd(), p.diff):
             continue
-        number = cards.index(p.id) + 1 if p.id in cards else 0
+        number = diagnosis.shown.index(p.id) + 1 if p.id in diagnosis.shown else 0
         part, which = (
             (f"change-{number}", f"change {number}")
             if number

@@ -26,7 +26,7 @@ READERS = {
     "samples of the threads": {"interpreter-contention", "off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
     "NVML samples": {"device-contention", "shared-device", "throttled"},
-    "steps of the whole run": {"growing-steps", "page-faults", "periodic-stall", "rollout-bound"},
+    "steps of the whole run": {"growing-steps", "periodic-stall", "rollout-bound"},
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
     assert d.unseen == {"shapes": 7}
-    assert "could not run (missing: shapes)" in english(screen.checked)
+    assert "could not run (missing: data flow, shapes, memory events)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 
 
