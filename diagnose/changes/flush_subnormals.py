@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MIN_FLUSHED_SHARE = 0.3  # of what operators take longer: a part may be due to their layout
 STATEMENT = "torch.set_flush_denormal(True)"
 
 
@@ -30,7 +29,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
         after=f"{STATEMENT}   # before the first operator: threads that torch starts inherit it\n"
         f"# or where the numbers come from, the {tensor}: 0 where it no longer counts\n"
         "mask = torch.where(mask < 1e-30, 0.0, mask)",
-        least=MIN_FLUSHED_SHARE,
+        least=0.3,  # of what operators take longer: a part may be due to their layout
         needs="an x86 CPU with SSE3, or an ARM CPU",
     )
 

@@ -30,9 +30,6 @@ __all__ = [
     "prefetch_to_device",
 ]
 
-CACHE_BYTES = 1 << 30  # of shared memory in a trial
-MAX_LOADING_S = 60  # of all samples, before a trial trains
-
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
     """Give every DataLoader without workers some, kept alive between epochs.
@@ -153,7 +150,7 @@ def cache_samples(log: Log, options: Mapping[str, Any]) -> Undo:
     from diagnose.changes.patches.noted_samples import CachedSamples
     from diagnose.kernels.concurrent_samples import gives_whole_batches
 
-    num_bytes = int(options.get("bytes") or CACHE_BYTES)
+    num_bytes = int(options.get("bytes") or 1 << 30)  # of shared memory in a trial
 
     def change(given: dict[str, Any]) -> None:
         if _is_iterable(given["dataset"]):
@@ -177,7 +174,7 @@ def load_once(log: Log, options: Mapping[str, Any]) -> Undo:
     """Put a list of all samples in the place of every dataset with an index that is loaded without workers."""
     from diagnose.changes.patches.noted_samples import LoadedSamples
 
-    seconds = float(options.get("seconds") or MAX_LOADING_S)
+    seconds = float(options.get("seconds") or 60)  # of all samples, before a trial trains
 
     def change(given: dict[str, Any]) -> None:
         dataset = given["dataset"]

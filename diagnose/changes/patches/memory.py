@@ -58,9 +58,6 @@ def no_debug_checks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signat
     return undo
 
 
-MIN_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
-
-
 def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Recompute the blocks of every ModuleList and Sequential of alike modules in the backward pass."""
     undo_blocks: list[Undo] = []
@@ -96,7 +93,8 @@ def _repeated(module: Any) -> list[Any]:  # a Module
     for inner in module.modules():
         if isinstance(inner, ModuleList | Sequential):
             blocks = [block for block in inner if any(True for _ in block.children())]
-            if len(blocks) >= MIN_BLOCKS and len({type(block) for block in blocks}) == 1:
+            # Fewer of a kind in a list are no repeated blocks.
+            if len(blocks) >= 2 and len({type(block) for block in blocks}) == 1:
                 return blocks
     return []
 
