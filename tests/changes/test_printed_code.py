@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from tests.changes.advice_cases import distinct
 from tests.changes.pasted import assert_same, is_python, plain, run, stored, trained
@@ -62,6 +63,8 @@ def settings(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch, "compile", compiled)
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", concurrent.futures.ThreadPoolExecutor)
+    for name in ("dropout", "scaled_dot_product_attention"):  # which fast-dropout replaces
+        monkeypatch.setattr(functional, name, getattr(functional, name))
     precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     yield
     torch.set_float32_matmul_precision(precision)

@@ -114,6 +114,8 @@ def test_every_run_with_the_change_counts():
         ("load-in-workers", False, scaled(1e-2), "drifted"),
         ("load-in-workers", True, (math.nan, *LOSSES[1:]), "drifted"),
         ("fused-optimizer", True, scaled(1e-1), "drifted"),
+        ("fast-dropout", False, scaled(1e-1), "unknown"),  # other elements are dropped, whatever samples do
+        ("fast-dropout", False, (math.nan, *LOSSES[1:]), "drifted"),
     ],
 )
 def test_samples_that_draw_otherwise_in_workers_are_no_drift(change, draws, losses, numerics):

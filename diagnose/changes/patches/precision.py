@@ -17,6 +17,7 @@ __all__ = [
     "autocast",
     "autocast_fp16",
     "benchmark_convolutions",
+    "fast_dropout",
     "flush_subnormals",
     "other_attention",
 ]
@@ -35,6 +36,28 @@ def flush_subnormals(log: Log, options: Mapping[str, Any]) -> Undo:  # the signa
 
     def undo() -> None:
         torch.set_flush_denormal(False)
+
+    return undo
+
+
+# Patch of dropout on a CPU: masks of 16-bit numbers.
+
+
+def fast_dropout(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Put the bundled functions in the place of torch's, which modules and libraries call."""
+    from diagnose.kernels import dropout
+
+    made = dropout._mask
+
+    def mask(*args: Any) -> Any:  # the bundled function's own
+        log.did("dropout: masks of 16-bit numbers")
+        return made(*args)
+
+    undo_each = [dropout.use_fast_dropout(), replace_attribute(dropout, "_mask", mask)]
+
+    def undo() -> None:
+        for one in undo_each:
+            one()
 
     return undo
 
