@@ -23,7 +23,7 @@ READERS = {
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
     "garbage collections": {"gc-pause"},
-    "samples of the threads": {"interpreter-contention", "off-cpu"},
+    "samples of the threads": {"off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
     "NVML samples": {"device-contention", "shared-device", "throttled"},
     "steps of the whole run": {"growing-steps", "periodic-stall", "rollout-bound"},
