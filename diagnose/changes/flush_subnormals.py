@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import AddStatement, Change, Patch, Proposal, rounding
 from diagnose.changes.patches import precision
 
@@ -38,7 +37,7 @@ CHANGE = Change(
     id="flush-subnormals",
     title="Flush subnormal numbers to zero on the CPU",
     numerics=rounding("numbers below 1.2e-38 become 0"),
-    applies=to_kind("subnormal"),
+    applies=lambda _, finding: finding.facts.get("kind", "subnormal") == "subnormal",
     proposal=_proposal,
     patch=Patch(precision.flush_subnormals),
     edit=AddStatement(STATEMENT, ("set_flush_denormal",)),

@@ -181,7 +181,7 @@ def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, 
     return files
 
 
-def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, draw: bool = True) -> Diagnosis:
+def analyze_with_progress(paths: Sequence[str | Path], progress: Progress) -> Diagnosis:
     """Read traces or capture folders and diagnose them.
 
     Raises:
@@ -196,7 +196,7 @@ def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, dr
     with progress.phase("analysing"):
         from diagnose.pipeline.run import analyze_captures
 
-        return analyze_captures(captures, draw=draw)
+        return analyze_captures(captures)
 
 
 def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:
