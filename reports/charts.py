@@ -47,7 +47,6 @@ __all__ = [
 # Colours that can be told from the page in both themes: at least 3:1 against white and against the dark page.
 
 PAGES = ("#ffffff", "#1b1f25")  # the lightest and the lightest dark background that a mark lies on
-MIN_CONTRAST = 3.05  # WCAG asks for 3 for what is no text; a little above, since colours are rounded
 
 
 @cache
@@ -56,7 +55,8 @@ def legible(colour: str) -> str:
     hue, light, saturation = rgb_to_hls(*_channels(colour))
     best = colour
     for _ in range(100):
-        short = [contrast(best, page) < MIN_CONTRAST for page in PAGES]
+        # WCAG asks for 3 for what is no text; a little above, since colours are rounded.
+        short = [contrast(best, page) < 3.05 for page in PAGES]
         if not any(short):
             break
         light += 0.005 if short[1] else -0.005
@@ -80,8 +80,6 @@ def _channels(colour: str) -> tuple[float, float, float]:
 
 
 # Small vector charts as text: axes, marks and their labels, escaped; colours of text and lines come from the page.
-
-CHART_WIDTH = 1060  # units of the page's full width
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Svg:
 
     label: str  # what it shows, for those who do not see it
     height: float
-    width: float = CHART_WIDTH
+    width: float = 1060  # units of the page's full width
     parts: list[str] = field(default_factory=list)
 
     def rect(self, box: tuple[float, float, float, float], colour: str, title: str = "", more: str = "") -> None:
@@ -203,7 +201,6 @@ def _text(text: str) -> str:
 
 MARGIN, RIGHT = 64.0, 1046.0
 MAX_DRAWN_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
-MAX_BAR = 64  # width of a step
 TRACK = 62  # height of one series of NVML
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
 SHAPES = ("circle", "square", "diamond", "triangle")
@@ -278,7 +275,7 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
     order = in_order([s.parts for s in steps])
     labelled = max(1, len(steps) // 12)
     for i, step in enumerate(steps):
-        width = min(each * 0.76, MAX_BAR)
+        width = min(each * 0.76, 64)  # width of a step
         left, total = MARGIN + (i + 0.5) * each - width / 2, 0.0
         for name in order:
             if part := step.parts.get(name, 0):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "figure", "figures", "write_figures"]
 
-MAX_KERNELS = 15
 MAX_NAME = 60  # characters of a kernel's name
 _LOSS = PARTS["idle"].colour
 
@@ -179,7 +178,7 @@ def waterfall(d: Diagnosis) -> Figure | None:
 
 def kernels(d: Diagnosis) -> Figure | None:
     """Return the kernels that take most of the device's time."""
-    known = [each for each in d.kernels if each.family][:MAX_KERNELS]
+    known = [each for each in d.kernels if each.family][:15]
     if not known:
         return None
     go, families = _plotly(), list(dict.fromkeys(each.family for each in known))

@@ -13,7 +13,6 @@ from diagnose.text.plain_text import middle
 
 __all__ = ["flow_chart", "flow_rows", "flow_title"]
 
-FLOW_WIDTH = 760  # drawn as wide as that, so that the text keeps its size
 ROW, HEADER, GAP = 22.0, 26.0, 18.0  # heights
 NODE, NAME, SHAPE, INPUTS, SHARE = 90.0, 106.0, 280.0, 480.0, 752.0  # where columns lie
 FIRST_ARC, ARC, MAX_ARC = 14.0, 6.0, 100.0  # how far an arc bends to the left, and how much more for each row between
@@ -37,7 +36,7 @@ def flow_title(picture: FlowPicture) -> str:
 def flow_chart(picture: FlowPicture, colour: str) -> Svg:
     """Return the chart; those that the finding names are squares in its colour, others grey circles."""
     tone, height = legible(colour), ROW
-    svg = Svg(flow_title(picture), 0, FLOW_WIDTH)
+    svg = Svg(flow_title(picture), 0, 760)  # drawn as wide as that, so that the text keeps its size
     for x, column in ((NAME, "Operator"), (SHAPE, "Result"), (INPUTS, "Reads from before the step")):
         svg.text(x, 14, tr(column))
     svg.text(SHARE, 14, tr("Share"), "end")

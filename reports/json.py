@@ -62,7 +62,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "SlowGroup": "ranks=members use other_groups=num_others slower_by=ratio more_ns bus_gbps "
     "others_bus_gbps=others_gbps",
     "Source": "path command torch devices world_size found_steps_by unprofiled_step_ns settled_after samples setup "
-    "loading accelerator recorded_at",
+    "loading accelerator recorded_at names_lines",
     "Trial": "id baseline_samples_ms=baseline_ms step_samples_ms=step_ms speed_up interval numerics title ids kind "
     "predicted_ms noise peak_bytes skipped_steps note failure",
     "Waterfall": "forecasts bound_by shares",

@@ -34,7 +34,6 @@ from diagnose.reports.json import SCHEMA_VERSION
 __all__ = ["from_json", "is_report"]
 
 REMEDY = "Write it again with --json."
-HEAD_BYTES = 1 << 16  # in which a report has both keys, whatever is nested behind them
 ROUNDING = 1e-6  # by which shares of earlier releases left their range
 
 Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
@@ -146,6 +145,7 @@ class _Source(msgspec.Struct):
     loading: dict[str, float] = {}
     accelerator: str = ""
     recorded_at: str = ""
+    names_lines: bool = True
 
 
 class _PlainSteps(msgspec.Struct):
@@ -209,7 +209,8 @@ def is_report(text: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     except RecursionError:
-        return all(key in text[:HEAD_BYTES] for key in (b'"schema_version"', b'"verdict"'))
+        # In which a report has both keys, whatever is nested behind them.
+        return all(key in text[: 1 << 16] for key in (b'"schema_version"', b'"verdict"'))
     return UNSET not in (head.schema_version, head.verdict)
 
 

@@ -69,7 +69,6 @@ PHASES = {
 }
 """The phases of a run."""
 
-MIN_PHASE_SHARE = 0.01  # of the run: phases that take less beside the training are not worth a table
 
 CATEGORIES = {
     "compute": "#5b7fa6",
@@ -90,7 +89,8 @@ def shown_phases(phases: Mapping[str, float]) -> dict[str, float]:
     """Return the phases of a run where there are others than its steps and their batches, else nothing."""
     steps = max(("training", "inference"), key=lambda name: phases.get(name, 0.0))
     others = (share for name, share in phases.items() if name not in (steps, "loading"))
-    return dict(phases) if max(others, default=0.0) >= MIN_PHASE_SHARE else {}
+    # Of the run: phases that take less beside the training are not worth a table.
+    return dict(phases) if max(others, default=0.0) >= 0.01 else {}
 
 
 TERMS = {

@@ -32,7 +32,6 @@ __all__ = ["LARGEST", "NOTES", "Data", "flame_data", "frame_text", "levels", "pa
 Data: TypeAlias = dict[str, object]
 
 MAX_LEVELS = 8  # rows of a lane whose spans carry no nesting; what nests deeper shares the last one
-MAX_BAR_NAME = 70  # of a name in a bar and in its description
 LARGEST = 2**32 - 1
 DEVICE = frozenset({"compute", "communication", "copy"})
 _NESTED = r" \+(\d+)$"  # "host 7 +1" is what nests in "host 7"
@@ -112,7 +111,7 @@ class _Names:
     def id(self, name: str, *, is_kernel: bool = False) -> int:
         if name not in self._ids:
             plain = one_line(name)
-            short = (shorten if is_kernel else middle)(plain, MAX_BAR_NAME)
+            short = (shorten if is_kernel else middle)(plain, 70)  # of a name in a bar and in its description
             self._ids[name] = len(self.texts)
             self.texts.append([short] if short == plain else [short, plain])
         return self._ids[name]
@@ -231,7 +230,6 @@ def packed(columns: Sequence[npt.NDArray[np.int64]]) -> str:
 # The flame graphs.
 
 KINDS = ("own", "library", "module", "operator", "annotation", "runtime")
-MAX_FRAME_NAME = 90
 NOTES = {
     "scaled": "Frames were recorded in steps of their own, which are slower; their times are brought to those of the "
     "timing window.",
@@ -272,7 +270,7 @@ def flame_data(flames: Sequence[Flame], legends: Mapping[str, Legend]) -> Data |
 def _shown(name: str, kind: str) -> list[object]:
     """Return a name as its box has it, its kind, and the name in full where that differs."""
     plain = one_line(name)
-    short = middle(frame_text(plain), MAX_FRAME_NAME)
+    short = middle(frame_text(plain), 90)
     found: list[object] = [short, KINDS.index(kind) if kind in KINDS else KINDS.index("operator")]
     return found if short == plain else [*found, plain]
 

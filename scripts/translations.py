@@ -27,7 +27,6 @@ COMPOSED = frozenset(
         "7; otherwise ranks 7 take turns",
         "7: rank 7 begins its step 7 late",
         "Code is compiled or loaded 7",
-        "Freed memory goes back to the system and is faulted in again 7",
         "The allocator asks the driver for memory 7",
         "Make the sample cheaper at 7",
         "Prepare all samples once, before training: 7",

@@ -158,7 +158,7 @@ _ATTENTION = Advice(
     watch="On a CPU only attention without dropout is fused.",
     when=of_kind("attention"),
     least=0.5,  # of what runs between the products: a mask or dropout may keep some of it
-    effect=fused_attention(0.5),
+    effect=fused_attention,
 )
 _LOOP = Advice(
     id="vectorise-loop",
@@ -176,7 +176,7 @@ farthest = distance.masked_fill(~same, float("-inf")).amax(1)
     least=0.5,
     most=0.95,  # what operators over all rows need themselves is little, but not nothing
     of="issuer.share",
-    effect=vectorised_loop(0.5, 0.95),
+    effect=vectorised_loop,
 )
 
 

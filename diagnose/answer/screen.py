@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -163,7 +164,7 @@ def answer(d: Diagnosis) -> Answer:
 
 
 def with_words(d: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the headline and the summary of its first screen."""
+    """Return the diagnosis with the headline, the summary and the changes of its first screen."""
     a = answer(d)
     lines = [f"{english(a.pill)}: {english(a.meaning)}", english(a.headline)]
     for card in a.cards[:1]:
@@ -171,7 +172,8 @@ def with_words(d: Diagnosis) -> Diagnosis:
         if (p := card.prediction) is not None:  # in the words of its card
             saves = f" (saves {duration(p.saves_ns) if p.is_promise else f'up to {duration(p.most_ns)}'})"
         lines.append(f"First change: {card.prescription.title}{saves}")
-    return replace(d, headline=english(a.headline), summary=tuple(lines))
+    shown = tuple(card.prescription.id for card in a.cards)
+    return replace(d, headline=english(a.headline), summary=tuple(lines), shown=shown)
 
 
 def _first(*choices: tuple[object, Words]) -> Words:
@@ -523,10 +525,11 @@ def _checked(d: Diagnosis) -> Words | None:
             words = " Largest finding: {title} (costs {share})."
             values["found"] = Words(words, {"title": Words(title), "share": share})
     if d.not_checked:
-        lacking = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
+        needed = Counter(name for names in d.not_checked.values() for name in names.split(", "))
+        lacking = {f"record{i}": Words(name) for i, (name, _) in enumerate(needed.most_common())}
         listed = Words(", ".join(f"{{{key}}}" for key in lacking), lacking)
-        words = " {num} could not run (missing: {listed})." if lacking else " {num} could not run (missing data)."
-        values["missing"] = Words(words, {"num": len(d.not_checked), "listed": listed})
+        missing = {"num": len(d.not_checked), "listed": listed}
+        values["missing"] = Words(" {num} could not run (missing: {listed}).", missing)
     if _lacking(d):
         values["again"] = Words(
             " To record what is missing: diagnose trace {script}", {"script": d.source.command or "train.py"}
@@ -564,7 +567,7 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
             ALL_RANKS,
         ),
         (
-            not any(w.file or w.library for w in first.where),
+            not d.source.names_lines,
             Words("This trace has no Python stacks. To see the line and the change for it, record again with:"),
             "diagnose trace train.py",
         ),

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MAX_EIGHT_BIT_RANKS = 8  # each receives the bytes of all others
-
 
 def _proposal(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
     if not is_a_reduction(finding) or not is_costly(finding, step_ns):
@@ -42,6 +40,6 @@ CHANGE = Change(
     numerics=reduced("8-bit gradients round; compare the loss of the first thousand steps"),
     patch=Patch(distributed.eight_bit_gradients, group="hook"),
     proposal=_proposal,
-    applies=up_to_ranks(MAX_EIGHT_BIT_RANKS),
+    applies=up_to_ranks(8),  # each receives the bytes of all others
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_ADVISED_WORKERS = 16
-MAX_COMPUTING = 0.3  # of loading: "little CPU"
 _SAME_DRAWS = "if samples do not draw from the main process's random state"
 
 
@@ -69,7 +68,7 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
         free = max(cpus - int(number(facts, "num_threads")), 1)
         workers = min(free, workers, key=lambda num: step_with_workers(facts, load_ns, rest_ns, num, Cores(cpus)))
     cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
-    if computing <= MAX_COMPUTING:
+    if computing <= 0.3:  # of loading: "little CPU"
         cores = "little CPU, since loading mostly waits,"
     if facts.get("library") == "transformers":
         return _of_a_pipeline(finding, step_ns, is_iterable(facts), workers)

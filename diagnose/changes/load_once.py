@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 SAMPLE_NS, JOINED_BYTES_PER_NS = 3_000, 2.0  # of putting samples together
-MIN_LEFT_OUT = 0.5  # of a batch's time, that putting together leaves to be saved
-SAVED_SHARE = 0.75  # of what is left then, at least: what a list gives has to be looked up too
 
 
 def _applies(program: Program, finding: Finding) -> bool:
@@ -48,13 +46,13 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
         return None
     together_ns = SAMPLE_NS * num + number(facts, "batch_bytes") / JOINED_BYTES_PER_NS
     left_out = 1 - together_ns / batch_ns
-    if left_out < MIN_LEFT_OUT:
+    if left_out < 0.5:  # of a batch's time, that putting together leaves to be saved
         return None
     return Proposal(
         title=f"Load all samples once, before training, into about {size_words(size)} of memory",
         after="",
         edits=(made.edit,),
-        least=SAVED_SHARE * left_out,
+        least=0.75 * left_out,  # of what is left then, at least: what a list gives has to be looked up too
         needs=made.needs,
     )
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 _SAME_DRAWS = "if samples do not draw from shared random state"
-MAX_FACTOR = 16  # of two workers, the fewest that most scripts have
 
 
 def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:
@@ -55,7 +54,8 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
         most_useful = useful_workers(facts)
         if cores and most_useful < 2:
             return None  # one worker takes all of it
-        factor = min(_enough(finding, 1, step_ns), MAX_FACTOR, most_useful)
+        # Of two workers, the fewest that most scripts have.
+        factor = min(_enough(finding, 1, step_ns), 16, most_useful)
         wanted = f"min({factor} * loader.num_workers, {most_useful if cores else 'os.cpu_count()'})"
         after = loader_call(facts, num_workers=wanted, **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)

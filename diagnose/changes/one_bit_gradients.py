@@ -14,15 +14,12 @@ from diagnose.changes.common.change import Change, Patch, reduced
 from diagnose.changes.common.gradients import late_gradients, up_to_ranks
 from diagnose.changes.patches import distributed
 
-MAX_ONE_BIT_RANKS = 56  # each receives the bytes of all others
-
-
 CHANGE = Change(
     id="one-bit-gradients",
     title="Send the signs of gradients (one bit each, with error feedback)",
     numerics=reduced("signs replace gradients; compare the loss of the first thousand steps"),
     patch=Patch(distributed.one_bit_gradients, group="hook"),
     proposal=late_gradients('"one_bit", warm_up=1000'),
-    applies=up_to_ranks(MAX_ONE_BIT_RANKS),
+    applies=up_to_ranks(56),  # each receives the bytes of all others
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LINK_GB_S = (16.0, 64.0)  # of PCIe 3 and 5 with 16 lanes: where the device is in no table
 _PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
 
@@ -58,7 +57,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     staged = blocks & ~t.tasks_matching(_PINNED)[tasks] & (size > 0)
     took, text = [length, length], "at the recorded rate"
     if staged.any():
-        links = (spec.pcie, spec.pcie) if spec is not None and spec.pcie > 0 else LINK_GB_S
+        # Of PCIe 3 and 5 with 16 lanes: where the device is in no table.
+        links = (spec.pcie, spec.pcie) if spec is not None and spec.pcie > 0 else (16.0, 64.0)
         rates = [share * link for share, link in zip(LINK_SHARE, links, strict=True)]
         took = [np.where(staged, np.minimum(length, size / rate), length) for rate in rates]
         text = f"at {rates[0]:.0f} to {rates[1]:.0f} GB/s"

@@ -34,9 +34,6 @@ from diagnose.trials.limits import limits_of
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
-MAX_RUNNING = 2  # commands at a time: each reads a trace, and a large one takes all cores for itself
-MAX_QUESTIONS = 16  # questions without an answer; the oldest is dropped
-MAX_KEPT_LINES = 20  # of a command's messages: the error is among the last
 END_S = 20.0  # that a command has to end the processes it started
 ANSWERS_WITH_NEXT_CALL = "2026-07-28"  # from this version of the protocol on a question is a result
 CONSENT = "consent"
@@ -84,7 +81,8 @@ class _Tools:
     def __init__(self, roots: Roots, *, agreed: bool) -> None:
         self._roots, self._agreed = roots, agreed
         self._pending: dict[str, list[str]] = {}  # commands that a user is asked about, by a secret of one use
-        self._running, self._proving = anyio.CapacityLimiter(MAX_RUNNING), anyio.Lock()
+        # Commands at a time: each reads a trace, and a large one takes all cores for itself.
+        self._running, self._proving = anyio.CapacityLimiter(2), anyio.Lock()
 
     async def list(self, _context: Context, _params: object) -> types.ListToolsResult:
         """Return all tools."""
@@ -155,7 +153,7 @@ class _Tools:
             return None
         secret = secrets.token_urlsafe()
         self._pending[secret] = [*words]
-        if len(self._pending) > MAX_QUESTIONS:
+        if len(self._pending) > 16:  # questions without an answer; the oldest is dropped
             self._pending.pop(next(iter(self._pending)))
         return types.InputRequiredResult(
             input_requests={CONSENT: types.ElicitRequest(params=form)}, request_state=secret
@@ -240,7 +238,7 @@ async def _report(stream: ByteReceiveStream, context: Context, messages: list[st
     num_lines = 0
     async for line in _lines(stream):
         num_lines += 1
-        messages[:] = [*messages[-MAX_KEPT_LINES:], line]
+        messages[:] = [*messages[-20:], line]  # of a command's messages: the error is among the last
         await context.session.report_progress(num_lines, message=one_line(line))
 
 

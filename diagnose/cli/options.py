@@ -130,11 +130,11 @@ def _output(suffixes: str, *, required: bool = False) -> Decorator:
     return option("-o", "--output", group=OUTPUT, metavar="FILE", required=required, help=text)
 
 
-def lang_option(group: str = OUTPUT) -> Decorator:
+def lang_option() -> Decorator:
     """Give a command the language that it shows an answer in."""
     return option(
         "--lang",
-        group=group,
+        group=OUTPUT,
         type=click.Choice(LANGUAGES),
         default="en",
         envvar="DIAGNOSE_LANG",

@@ -181,7 +181,7 @@ def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, 
     return files
 
 
-def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, draw: bool = True) -> Diagnosis:
+def analyze_with_progress(paths: Sequence[str | Path], progress: Progress) -> Diagnosis:
     """Read traces or capture folders and diagnose them.
 
     Raises:
@@ -196,7 +196,7 @@ def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, dr
     with progress.phase("analysing"):
         from diagnose.pipeline.run import analyze_captures
 
-        return analyze_captures(captures, draw=draw)
+        return analyze_captures(captures)
 
 
 def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:
@@ -256,14 +256,12 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     The diffs apply in this folder (``with_diffs``); the name of a file holds the number that the change has on the
     first screen. An existing file is replaced with ``--force`` only; one that cannot be written is named and left out.
     """
-    from diagnose.answer.screen import answer as screen
 
     commands = {}
-    cards = [card.prescription.id for card in screen(diagnosis).cards]
     for p in diagnosis.prescriptions:
         if not p.diff:
             continue
-        number = cards.index(p.id) + 1 if p.id in cards else 0
+        number = diagnosis.shown.index(p.id) + 1 if p.id in diagnosis.shown else 0
         part, which = (
             (f"change-{number}", f"change {number}")
             if number

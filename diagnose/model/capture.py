@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -126,32 +126,12 @@ class _Version(msgspec.Struct):
     schema_version: Annotated[int, Meta(ge=1, le=MAX_INT)] | msgspec.UnsetType = msgspec.UNSET
 
 
-class SeenAt(NamedTuple):
-    """A line at which the sampler saw a thread."""
-
-    file: str
-    line: int
-    function: str
-    num: int  # samples
-    in_python: int  # of them, in which it computes in Python for certain
-
-
-class OtherThread(NamedTuple):
-    """What the sampler saw of a thread of the script's own beside the sampled one."""
-
-    name: str
-    cpu_ns: int  # while it was watched
-    num: int  # samples, those included in which it waited for another thread
-    places: tuple[SeenAt, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Samples:
     """What the sampler saw of the thread that runs the script, one row every few milliseconds.
 
     In the file: ``{"places": [[file, line, function], …], "time_ns": […], "place": […], "running": […],
-    "gc": [[begin, end], …], "others": [{"name": …, "cpu_ns": …, "num": …, "places": [[[file, line, function], num,
-    in_python], …]}, …], "watched_ns": …, "own_cpu_ns": …}``.
+    "gc": [[begin, end], …]}``.
     """
 
     time_ns: Ints  # wall clock, unix ns
@@ -159,9 +139,6 @@ class Samples:
     running: npt.NDArray[np.int8]  # 1 on a CPU, 0 waiting, -1 unknown
     places: tuple[tuple[str, int, str], ...]  # file, line, function
     gc_runs: tuple[tuple[int, int], ...] = ()  # begin and end of garbage collections on that thread, unix ns
-    others: tuple[OtherThread, ...] = ()
-    watched_ns: int = 0  # for how long threads were sampled
-    own_cpu_ns: int = 0  # of the sampled thread in that time
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,6 +282,7 @@ class Source:
     loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
     accelerator: str = ""  # that operators ran on, and whose tasks the file lacks
     recorded_at: str = ""  # when the recorded run began, ISO 8601 in UTC; "" where that is not known
+    names_lines: bool = True  # Python frames or samples of the threads were recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +342,7 @@ class Diagnosis:
     code: CodeTimes | None = None  # by phase, module and function; None where it was not looked for
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     kernel_families: Mapping[str, float] = field(default_factory=dict)  # shares of computing time, the largest first
+    shown: tuple[str, ...] = ()  # ids of the changes on the first screen, in their order
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
     checked: tuple[str, ...] = ()  # the rules that were applied
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it, ", " between

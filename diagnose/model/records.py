@@ -269,7 +269,6 @@ class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     num_threads: Count | None = None
     bfloat16: bool | None = None  # whether the CPU has instructions for products in it
     mkl: bool | None = None  # whether it is MKL that transforms and multiplies on the CPU
-    page_fault_ns: Amount | None = None  # that a page fault takes where this process's threads write to new memory
     cores: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None  # that this rank can use: affinity, quotas, other ranks
     allocator: str | None = None
     cuda_launch_blocking: bool | None = None

@@ -8,7 +8,6 @@ Records: TypeAlias = Literal[
     "shapes",
     "peak rates of the device",
     "data flow",
-    "stacks",
     "garbage collections",
     "memory events",
     "NVML samples",
@@ -20,7 +19,7 @@ Records: TypeAlias = Literal[
 ]
 """What a recording must hold for a rule to see all that it looks for, besides operators and device tasks."""
 
-OF_WORK: frozenset[Records] = frozenset({"shapes", "peak rates of the device", "stacks"})
+OF_WORK: frozenset[Records] = frozenset({"shapes", "peak rates of the device"})
 """Records that show whether operators and kernels do more than they need to."""
 OF_PAUSES: frozenset[Records] = frozenset({"garbage collections", "samples of the threads"})
 """Records that show what a thread does between operators."""

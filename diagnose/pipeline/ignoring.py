@@ -25,6 +25,8 @@ from diagnose.text.plain_text import one_line
 if TYPE_CHECKING:
     from diagnose.model.rules import RuleMeta
 
+# Rules that are gone: options and comments may still name them.
+GONE = frozenset({"imbalanced-devices", "interpreter-contention", "page-faults", "uncached-generation"})
 COMMENT = re.compile(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
 
 
@@ -74,10 +76,10 @@ def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
         waterfall=None if any(gone & {*f.ids} for f in forecasts) else d.waterfall,
         ranks=tuple(replace(r, dominant=None) if choice.leaves_out(r.dominant or "") else r for r in d.ranks),
     )
-    if d.dominant in rules:
-        return shown
-    largest = answering(left, d.step_ns, has_device=d.queue is not None)
-    return with_words(replace(shown, dominant=largest.rule if largest is not None else None))
+    if d.dominant not in rules:
+        largest = answering(left, d.step_ns, has_device=d.queue is not None)
+        shown = replace(shown, dominant=largest.rule if largest is not None else None)
+    return with_words(shown)
 
 
 def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, None]) -> Iterator[IgnoredFinding]:
@@ -88,7 +90,7 @@ def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, N
         for place in finding.where[:1]:
             named = _rules_in_comments(place)
             at = one_line(f"{Path(place.file or '').name}:{place.line}")
-            unknown = (name for name in named if name not in _rules())
+            unknown = (name for name in named if name not in _rules() and name not in GONE)
             notes |= dict.fromkeys(
                 f"The comment at {at} ignores an unknown rule '{one_line(name)}'{_hint(name)}." for name in unknown
             )
@@ -111,7 +113,7 @@ def _rules_in_comments(place: Where) -> list[str]:
 def _known(names: Iterable[str], option: str) -> Iterator[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
         wanted = _id(name.lower())
-        if wanted in _rules():
+        if wanted in _rules() or wanted in GONE:
             yield wanted
         elif name:
             hint = _hint(wanted) or ", diagnose explain lists all of them"

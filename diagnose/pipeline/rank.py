@@ -53,6 +53,7 @@ from diagnose.pipeline.trust import (
     is_incomplete,
     lacks_device,
     missing_records,
+    names_lines,
     not_looked,
     unseen,
     why_outweighed,
@@ -366,6 +367,7 @@ def source_of(t: Tables) -> Source:
         found_steps_by=t.steps.found_by or "none",
         unprofiled_step_ns=tuple(unprofiled_steps(t).round().astype(int).tolist()),
         accelerator=accelerator_of(trace.names) if t.device_id < 0 else "",
+        names_lines=names_lines(t),
     )
     if info is None:
         return known

@@ -49,7 +49,6 @@ def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
         "shapes": has_shapes(t),
         "peak rates of the device": gpu_spec(t) is not None,
         "data flow": t.capture.dataflow is not None,
-        "stacks": any(bool((trace.events.kind == Kind.PYTHON).any()) for trace in _windows(t)),
         "garbage collections": samples is not None or bool((t.trace.events.kind == Kind.GC).any()),
         "memory events": bool((t.trace.events.kind == Kind.MEMORY).any()),
         "NVML samples": bool(as_facts(info.nvml)),
@@ -64,6 +63,11 @@ def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
 def has_shapes(t: Tables) -> bool:
     """Return whether the inputs' shapes of operators were recorded, in either window."""
     return any(bool((trace.events.shapes >= 0).any()) for trace in _windows(t))
+
+
+def names_lines(t: Tables) -> bool:
+    """Return whether Python frames or samples of the threads were recorded."""
+    return t.capture.samples is not None or any(bool((w.events.kind == Kind.PYTHON).any()) for w in _windows(t))
 
 
 def _windows(t: Tables) -> tuple[Trace, ...]:
@@ -229,7 +233,6 @@ def _of_device(t: Tables) -> Iterator[Note]:
     ahead = (events.start[tasks.launch] - tasks.start)[tasks.launch >= 0]
     early = int((ahead > ROUNDING_NS).sum())
     faulty = MAX_FAULTY_SHARE * num
-    names = t.capture.attribution is not None or t.capture.samples is not None
     yield from _those_that_hold(
         (
             others,
@@ -298,7 +301,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
             None,
         ),
         (
-            not names and not (events.kind == Kind.PYTHON).any(),
+            not names_lines(t),
             "Neither Python frames nor samples were recorded: findings name operators, not lines of the script.",
             None,
         ),

@@ -17,10 +17,8 @@ from diagnose.model.capture import (
     REMEDY,
     CaptureInfo,
     Loops,
-    OtherThread,
     RunSteps,
     Samples,
-    SeenAt,
 )
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.dataflow_file import dataflow_from_json
@@ -36,22 +34,12 @@ MAX_STORED_PLACES = 1 << 20
 _Place: TypeAlias = tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]
 
 
-class _OtherRow(msgspec.Struct, gc=False):
-    name: str
-    cpu_ns: Count
-    num: Count
-    places: list[tuple[_Place, Count, Count]]
-
-
 class _SampleRows(msgspec.Struct, gc=False):
     places: Annotated[list[_Place], Meta(max_length=MAX_STORED_PLACES)]
     time_ns: list[Time]
     place: list[Annotated[int, Meta(ge=-1, lt=MAX_STORED_PLACES)]]
     running: list[Annotated[int, Meta(ge=-1, le=1)]]
     gc: list[tuple[Time, Time]] = []  # absent where collections were not noted
-    others: list[_OtherRow] = []
-    watched_ns: Count = 0
-    own_cpu_ns: Count = 0
 
 
 class _StepRows(msgspec.Struct, gc=False):
@@ -110,17 +98,6 @@ def read_samples(path: Path | Stored) -> Samples:
         running=np.array(rows.running, np.int8),
         places=tuple(rows.places),
         gc_runs=tuple(rows.gc),
-        others=tuple(
-            OtherThread(
-                name=mask_text(each.name),
-                cpu_ns=each.cpu_ns,
-                num=each.num,
-                places=tuple(SeenAt(*place, num, in_python) for place, num, in_python in each.places),
-            )
-            for each in rows.others
-        ),
-        watched_ns=rows.watched_ns,
-        own_cpu_ns=rows.own_cpu_ns,
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from diagnose.errors import InputError, NotATraceError
-from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples, SeenAt
+from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
 from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Note, Trace
 from diagnose.model.locations import is_installed
@@ -133,13 +133,9 @@ def _run_from_cwd(run: RunSteps, info: CaptureInfo, source: SourceText) -> RunSt
 
 def _samples_from_cwd(samples: Samples, info: CaptureInfo, source: SourceText) -> Samples:
     """Return samples in which a line of a library is no place."""
-    others = tuple(
-        each._replace(places=tuple(SeenAt(*_named(at[:3], info, source), *at[3:]) for at in each.places))
-        for each in samples.others
-    )
     users = np.array([*(not is_installed(file) for file, _, _ in samples.places), False], bool)
     place = np.where(users[samples.place], samples.place, -1).astype(np.int32)
-    return replace(samples, place=place, places=_from_cwd(samples.places, info, source), others=others)
+    return replace(samples, place=place, places=_from_cwd(samples.places, info, source))
 
 
 def _flow_from_cwd(flow: Dataflow, info: CaptureInfo) -> Dataflow:

@@ -19,7 +19,6 @@ DEVICE_ONLY = {
     "full-precision-matmul": "a CPU's products have no units for shorter formats that a trace shows",
     "host-compute": "without a device all operators compute on the host",
     "host-sync": QUEUE,
-    "imbalanced-devices": "it compares devices",
     "kernel-latency": QUEUE,
     "layout-copy": "it knows kernels that convert, by their names",
     "memory-fragmentation": MEMORY,

@@ -154,7 +154,7 @@ def test_without_a_device_nothing_is_called_needed_or_unavoidable(forms, shares,
 
 def test_a_healthy_run_states_what_was_checked(forms):
     d = replace(forms["healthy"], checked=("host-sync", "gc-pause"), not_checked={"slow-kernel": "shapes"})
-    checked = "2 checks passed. 1 could not run (missing data)."
+    checked = "2 checks passed. 1 could not run (missing: shapes)."
     assert english(answer(d).checked) == checked
     small = replace(forms["gaps"].findings[-1], worth_ns=0.1 * MS)
     d = replace(d, findings=(small, replace(small, rule="slow-kernel", lost_ns=8 * MS, worth_ns=0.0)))

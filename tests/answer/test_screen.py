@@ -25,13 +25,16 @@ def test_the_finding_that_answers_makes_it_communication_bound(forms):
 def test_of_an_answer_without_a_change_the_command_that_shows_more_is_named(forms):
     d = forms["gaps"]
     first, *others = d.findings
-    bare = replace(d, findings=(replace(first, where=(Where(op="aten::mm"),)), *others), prescriptions=())
+    found = (replace(first, where=(Where(op="aten::mm"),)), *others)
+    bare = replace(d, findings=found, prescriptions=(), source=replace(d.source, names_lines=False))
     a = answer(bare)
     assert english(a.no_change) == (
         "This trace has no Python stacks. To see the line and the change for it, record again with:"
     )
     assert a.next_command == "diagnose trace train.py"
     assert "diagnose trace train.py" in render(bare)
+    recorded = answer(replace(bare, source=d.source))
+    assert (english(recorded.no_change), recorded.next_command) == ("No change is known for it.", "")
     one = answer(replace(bare, source=replace(bare.source, world_size=8)))
     assert english(one.no_change) == (
         "The cause may be on another rank, so no predicted step is shown. Analyze the traces of all 8 ranks together:"

@@ -60,7 +60,7 @@ end = time.monotonic() + 60
 while (seen := [each.place for each in reader.users(thread, ident, 9)])[0][1] != int(sys.argv[4]):
     assert time.monotonic() < end, seen  # it has printed and does not wait yet
 idle = reader.users(reader.thread(other), other, 1)[0].place
-print(json.dumps([seen, idle, sorted(each for _, each in reader.threads()), layout.lock is not None]))
+print(json.dumps([seen, idle, sorted(each for _, each in reader.threads())]))
 """
 
 
@@ -92,12 +92,11 @@ def test_the_lines_of_a_process_that_waits(python, tmp_path):
         finally:
             waiting.kill()
     assert not done.stderr
-    seen, idle, threads, knows_lock = json.loads(done.stdout)
+    seen, idle, threads = json.loads(done.stdout)
     file = str(script)
     assert seen == [[file, here, "größe"], [file, caller, "generated"], [file, outermost, "<module>"]]
     assert idle[2] == "wait"
     assert threads == sorted(json.loads(told)[-2:])
-    assert knows_lock
 
 
 @cache
@@ -147,7 +146,7 @@ def test_a_thread_that_has_ended_is_not_read(own):
     thread.start()
     waits.wait()
     address = own.thread(thread.ident)
-    assert own.innermost(address, thread.ident)[0].place[2] == "wait"
+    assert own.innermost(address, thread.ident).place[2] == "wait"
     ends.set()
     thread.join()
     with pytest.raises(EndedError):
@@ -199,8 +198,8 @@ class Reading:
 def test_a_sample_lies_where_its_frames_were_read(monkeypatch, took_ms, line, seen_ns):
     reader = Reading(took_ms)
     monkeypatch.setattr(stretch, "time", SimpleNamespace(**vars(time) | {"time_ns": lambda: reader.now_ns}))
-    order = Order(threading.get_ident(), threading.get_native_id(), 0, 1, 1.0, 10, False, (), (), ())
-    taken = Stretch(order, reader, Memory(os.getpid()), 0)
+    order = Order(threading.get_ident(), threading.get_native_id(), 0, 1, 1.0, 10)
+    taken = Stretch(order, reader, os.getpid())
     taken.look()
     rows = taken.take()
     taken.close()

@@ -17,8 +17,8 @@ class Step:
     """A script's events, each at the time that has passed."""
 
     def __init__(self):
-        self.now, self.faults = 1, 0
-        self.phases = Phases(lambda: self.now, lambda: self.faults)
+        self.now = 1
+        self.phases = Phases(lambda: self.now)
         self.phases.begin()
 
     def passes(self, time):
@@ -69,13 +69,6 @@ def times(**known):
 @pytest.fixture
 def step():
     return Step()
-
-
-def test_page_faults_of_each_step(step):
-    step.faults = 7
-    assert step.trains(1).taken().page_faults == 7
-    step.faults = 9
-    assert step.trains(1).taken().page_faults == 2
 
 
 def test_a_step_of_training(step):

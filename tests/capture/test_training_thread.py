@@ -1,12 +1,11 @@
 """Scripts that train on a thread: a stop ends the program, or nothing of it."""
 
-import signal
 import threading
 
 import pytest
 
-from diagnose.capture.process.process import StopSignals
-from diagnose.capture.process.script import StopScript, stop_script
+from diagnose.capture.process.process import Killed, StopSignals
+from diagnose.capture.process.script import stop_script
 
 
 @pytest.mark.parametrize("how", ["thread", "pool"])
@@ -43,7 +42,7 @@ def on_a_thread(call):
 
 def test_the_thread_ends_once_the_main_one_unwinds():
     signals, ended = StopSignals(), []
-    with signals.installed(), pytest.raises(StopScript):
+    with signals.installed(), pytest.raises(Killed):
         ended.append(on_a_thread(lambda: stop_script(print, signals)))
     assert ended == [], "the main thread went on"
 
@@ -53,11 +52,3 @@ def test_after_the_script_s_end_nothing_is_stopped():
     with signals.installed():
         signals.defer()
         assert on_a_thread(lambda: stop_script(print, signals)) is None
-
-
-def test_a_request_that_the_main_thread_does_not_take_is_withdrawn(monkeypatch):
-    monkeypatch.setattr(signal, "pthread_kill", lambda *_: None)
-    signals = StopSignals(stop_s=0.0)
-    with signals.installed():
-        assert on_a_thread(lambda: stop_script(print, signals)) is None
-        signal.raise_signal(signal.SIGCONT)  # the signal arrives late

@@ -149,7 +149,7 @@ FACTS = {"full-precision-matmul": {"has_tf32": False}, "exposed-copy": {"to_host
 
 
 @pytest.mark.parametrize("rule", ["full-precision-matmul", "host-sync", "exposed-copy", "memset-traffic", "gc-pause",
-                                  "straggler", "layout-copy", "imbalanced-devices", "host-collective"])  # fmt: skip
+                                  "straggler", "layout-copy", "host-collective"])  # fmt: skip
 def test_advice_for_inference_names_nothing_of_training(rule):
     for p in advised(rule, INFERENCE, facts=FACTS.get(rule, {"is_conversion": True})):
         for word in ("loss", "backward", "optimizer", "learning", "train_step", "DistributedDataParallel"):

@@ -168,7 +168,6 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "more-workers": lambda: {"loader": DataLoader(dataset, 2, num_workers=1)},
         "fast-fft-length": lambda: {"x": torch.randn(2, 64), "w": torch.randn(2, 64), "layers": torch.nn.Identity()},
         "single-precision": lambda: {"np": np},
-        "one-process-a-device": lambda: {"local_rank": "cpu"},
         "pack-samples": lambda: images(folder / "images"),
         "prefetch-to-device": lambda: {"loader": rows},
         "schedule-gc": lambda: {"loader": range(100)},

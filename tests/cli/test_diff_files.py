@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.answer.screen import with_words
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
 from diagnose.changes.edits.source_edits import with_diffs
 from diagnose.cli import trace
@@ -42,7 +43,7 @@ def diagnosed(tmp_path, monkeypatch):
     (folder / "a folder").mkdir(parents=True)
     (folder / "a folder" / "train.py").write_text(CODE)
     monkeypatch.chdir(folder)
-    return replace(gaps(), prescriptions=(prescribed("a folder/train.py"),), waterfall=None)
+    return with_words(replace(gaps(), prescriptions=(prescribed("a folder/train.py"),), waterfall=None))
 
 
 @pytest.mark.parametrize(

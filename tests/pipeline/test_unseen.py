@@ -19,14 +19,14 @@ READERS = {
     "shapes": {
         "at-roofline", "layout-copy", "misaligned-matmul",
         "scatter-atomics", "slow-fft-length", "slow-kernel", "unfused-attention",
-        "unfused-elementwise", "uncached-generation",
+        "unfused-elementwise",
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
     "garbage collections": {"gc-pause"},
-    "samples of the threads": {"interpreter-contention", "off-cpu"},
+    "samples of the threads": {"off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
     "NVML samples": {"device-contention", "shared-device", "throttled"},
-    "steps of the whole run": {"growing-steps", "page-faults", "periodic-stall", "rollout-bound"},
+    "steps of the whole run": {"growing-steps", "periodic-stall", "rollout-bound"},
 }  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     d = analyze_rank(STRIPPED["shapes"](capture), draw=False)
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
-    assert d.unseen == {"shapes": 7}
-    assert "could not run (missing: shapes)" in english(screen.checked)
+    assert d.unseen == {"shapes": 6}
+    assert "could not run (missing: data flow, shapes, memory events)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 
 

@@ -102,14 +102,6 @@ class Texts(NamedTuple):
     forms: dict[int, tuple[int, int, str]]
 
 
-class Lock(NamedTuple):
-    """Where the holder of the interpreter's lock stands, and behind it whether the lock is held."""
-
-    of_process: bool  # in the process's state, as before 3.12; else in what the interpreter's state points to
-    pointer: int
-    holder: int
-
-
 class Layout(NamedTuple):
     """Offsets in bytes."""
 
@@ -126,15 +118,12 @@ class Layout(NamedTuple):
     code_name: int
     code_table: int
     texts: Texts
-    lock: Lock | None
 
 
 class Addresses(NamedTuple):
     """Where a process's own objects lie."""
 
     thread: int
-    interpreter: int
-    runtime: int
     of_none: int
     of_code: int
     of_text: int
@@ -144,10 +133,8 @@ class Addresses(NamedTuple):
 def addresses() -> Addresses:
     """Return those of this process and thread."""
     api = ctypes.pythonapi
-    api.PyThreadState_Get.restype = api.PyInterpreterState_Get.restype = ctypes.c_void_p
-    runtime = ctypes.addressof(ctypes.c_char.in_dll(api, "_PyRuntime"))
-    thread, interpreter = api.PyThreadState_Get(), api.PyInterpreterState_Get()
-    return Addresses(thread, interpreter, runtime, id(None), id(CodeType), id(str), id(bytes))
+    api.PyThreadState_Get.restype = ctypes.c_void_p
+    return Addresses(api.PyThreadState_Get(), id(None), id(CodeType), id(str), id(bytes))
 
 
 def find_layout(memory: Memory) -> Layout:
@@ -163,7 +150,6 @@ def find_layout(memory: Memory) -> Layout:
         **_outer(memory, own.thread),
         **code,
         texts=_texts(memory),
-        lock=_lock(memory, own),
     )
 
 
@@ -288,30 +274,3 @@ def _neighbours(memory: Memory, own: int) -> dict[str, int]:
     if not found:
         raise UnreadableError("This interpreter keeps its threads in an unknown place.")
     return found[0]
-
-
-def _lock(memory: Memory, own: Addresses) -> Lock | None:
-    """Return where the lock's holder stands, None where that is not found: behind the switch interval."""
-    before, mark_us = sys.getswitchinterval(), 7531  # which nobody else sets
-    # The interval is followed by a thread and by the mark that the lock is held.
-    wanted = (
-        mark_us.to_bytes(WORD, sys.byteorder) + own.thread.to_bytes(WORD, sys.byteorder) + (1).to_bytes(4, "little")
-    )
-    state_bytes = 1 << 14  # of the interpreter's and the process's state, what comes before the tables of objects
-    sys.setswitchinterval(mark_us / 1e6)
-    try:
-        at = memory.read(own.runtime, state_bytes).find(wanted)
-        if at >= 0:
-            return Lock(True, 0, at + WORD)
-        for i, address in enumerate(words(memory.read(own.interpreter, state_bytes))):
-            try:
-                at = memory.read(address, 8 * WORD).find(wanted)
-            except UnreadableError:
-                continue
-            if at >= 0:
-                return Lock(False, i * WORD, at + WORD)
-    except UnreadableError:
-        return None
-    finally:
-        sys.setswitchinterval(before)
-    return None

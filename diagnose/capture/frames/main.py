@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from .layout import WORD, Addresses, Layout, Memory, UnreadableError, find_layout, word_at
+from .layout import Addresses, Layout, Memory, UnreadableError, find_layout
 from .reader import FrameReader, Place
 from .stretch import Order, Stretch
 
@@ -55,7 +55,6 @@ class Service:
     def __init__(self, pid: int, layout: Layout) -> None:
         self._layout, self._memory = layout, Memory(pid)
         self._reader: FrameReader | None = None
-        self._lock = 0
         self.stretch: Stretch | None = None
 
     def answer(self, message: Message) -> Message:
@@ -73,15 +72,11 @@ class Service:
 
     def _attach(self, process: tuple[int, ...], libraries: tuple[str, ...], ident: int, known: Place) -> Message:
         """Begin to serve, if the thread that asks is seen at the line at which it waits for the answer."""
-        at, lock = Addresses(*process), self._layout.lock
+        at = Addresses(*process)
         self._reader = FrameReader(self._memory, self._layout, at, libraries)
-        if lock is not None and lock.of_process:
-            self._lock = at.runtime + lock.holder
-        elif lock is not None:
-            self._lock = word_at(self._memory.read(at.interpreter + lock.pointer, WORD), 0) + lock.holder
         # The thread that asks waits for the answer within microseconds, if it has a core.
         end = time.monotonic() + 2.0
-        while (seen := self._reader.innermost(at.thread, ident)[0].place) != known:  # not yet
+        while (seen := self._reader.innermost(at.thread, ident).place) != known:  # not yet
             if time.monotonic() > end:
                 self._reader = None
                 return ("failed", f"It saw line {seen[1]} of {seen[2]} where line {known[1]} of {known[2]} ran.")
@@ -92,7 +87,7 @@ class Service:
         self._stop()
         if self._reader is None:
             return ("failed", "Nothing is attached.")
-        self.stretch = Stretch(Order(*order), self._reader, self._memory, self._lock)
+        self.stretch = Stretch(Order(*order), self._reader, self._memory.pid)
         return ("begun",)
 
     def _take(self) -> Message:

@@ -128,12 +128,12 @@ class EndedError(UnreadableError):
 
 
 class Seen:
-    """A frame: its code object, the instruction that it is at, in bytes, and where that one lies."""
+    """A frame: its code object, and the instruction that it is at, in bytes."""
 
-    __slots__ = ("address", "at", "code")
+    __slots__ = ("at", "code")
 
-    def __init__(self, code: Code, at: int, address: int) -> None:
-        self.code, self.at, self.address = code, at, address
+    def __init__(self, code: Code, at: int) -> None:
+        self.code, self.at = code, at
 
     @property
     def place(self) -> Place:
@@ -185,10 +185,9 @@ class FrameReader:
         users = tuple(each for each in found if each.code.is_users)
         return users[:depth] or tuple(found[:1])
 
-    def innermost(self, thread: int, ident: int) -> tuple[Seen, Seen]:
-        """Return the innermost frame, and the innermost of user code, which is the same where there is none."""
-        found = self._tried(thread, ident, 1)
-        return found[0], next((each for each in found if each.code.is_users), found[0])
+    def innermost(self, thread: int, ident: int) -> Seen:
+        """Return the innermost frame."""
+        return self._tried(thread, ident, 1)[0]
 
     def _tried(self, thread: int, ident: int, depth: int) -> list[Seen]:
         reason = ""
@@ -230,7 +229,7 @@ class FrameReader:
             at = instruction - address - CodeType.__basicsize__
             if not -2 <= at < code.size:
                 raise UnreadableError("It is at no instruction of its code.")
-            found.append(Seen(code, at, instruction))
+            found.append(Seen(code, at))
             users += code.is_users
         return users
 

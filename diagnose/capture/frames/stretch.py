@@ -8,7 +8,7 @@ import time
 from array import array
 from typing import NamedTuple
 
-from .layout import WORD, Memory, UnreadableError, word_at
+from .layout import UnreadableError
 from .reader import MAX_STACK, EndedError, FrameReader, Place
 
 UNKNOWN = -1  # whether the thread ran
@@ -43,10 +43,6 @@ class Order(NamedTuple):
     depth: int  # innermost lines of user code in a row
     max_share: float  # of a core
     max_samples: int
-    others: bool  # whether other threads are looked at,
-    left_out: tuple[int, ...]  # which of them are not,
-    waiting: tuple[str, ...]  # and what the files end with in which they wait for each other
-    turns: tuple[int, ...]  # instructions at which threads take turns
 
 
 class Rows(NamedTuple):
@@ -56,23 +52,19 @@ class Rows(NamedTuple):
     time_ns: bytes  # int64
     place: bytes  # int32: row of all places of the stretch
     running: bytes  # int8
-    others: tuple[tuple[int, int, tuple[tuple[Place, int, int], ...]], ...]  # number, samples, lines and their counts
     cost_ns: int
 
 
 class Stretch:
-    """Samples one thread, and now and then the others."""
+    """Samples one thread of a process."""
 
-    def __init__(self, order: Order, reader: FrameReader, memory: Memory, lock: int) -> None:
-        """``lock`` is the address of the lock's holder; 0 where it is not known."""
-        self._order, self._reader, self._memory, self._lock = order, reader, memory, lock
+    def __init__(self, order: Order, reader: FrameReader, pid: int) -> None:
+        self._order, self._reader = order, reader
         self._thread = reader.thread(order.ident)
-        self._left_out = {order.ident, *order.left_out}
-        self._state = os.open(f"/proc/{memory.pid}/task/{order.native_id}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._state = os.open(f"/proc/{pid}/task/{order.native_id}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._rows: dict[tuple[Place, ...], int] = {}
         self._num_sent = 0
         self._time, self._place, self._running = array("q"), array("i"), array("b")
-        self._others: dict[int, tuple[list[int], dict[Place, list[int]]]] = {}
         self._cost_from, self._began_ns = time.process_time_ns(), time.process_time_ns()
         self._num, self._in_a_row, self._spread = 0, 0, 0.0
         self._over = False
@@ -95,8 +87,6 @@ class Stretch:
         if self._over or time.monotonic_ns() < self._due_ns:
             return
         self._sample()
-        if self._order.others and self._num % 2 == 0:  # half as often
-            self._look_at_others()
         self._num += 1
         if self._num >= self._order.max_samples:
             self._over = True
@@ -114,15 +104,10 @@ class Stretch:
             self._time.tobytes(),
             self._place.tobytes(),
             self._running.tobytes(),
-            tuple(
-                (ident, num[0], tuple((place, counts[0], counts[1]) for place, counts in lines.items()))
-                for ident, (num, lines) in self._others.items()
-            ),
             now - self._cost_from,
         )
         self._num_sent, self._cost_from = len(places), now
         self._time, self._place, self._running = array("q"), array("i"), array("b")
-        self._others.clear()
         return found
 
     def _sample(self) -> None:
@@ -167,29 +152,3 @@ class Stretch:
             if took_ns <= 500_000:
                 break
         return found
-
-    def _look_at_others(self) -> None:
-        try:
-            threads = [each for each in self._reader.threads() if each[1] not in self._left_out]
-            holder = self._holder() if threads else 0
-        except UnreadableError:  # one began or ended at this moment
-            return
-        for thread, ident in threads:
-            try:
-                innermost, users = self._reader.innermost(thread, ident)
-                turn = self._memory.read(innermost.address, 1)[0] in self._order.turns
-            except UnreadableError:
-                continue
-            num, lines = self._others.setdefault(ident, ([0], {}))
-            num[0] += 1
-            if not innermost.code.file.endswith(self._order.waiting):
-                counts = lines.setdefault(users.place, [0, 0])
-                counts[0] += 1
-                counts[1] += turn or thread == holder
-
-    def _holder(self) -> int:
-        """Return the thread that holds the interpreter's lock, 0 where none does."""
-        if not self._lock:
-            return 0
-        data = self._memory.read(self._lock, WORD + 4)
-        return word_at(data, 0) if any(data[WORD:]) else 0

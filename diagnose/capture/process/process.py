@@ -76,8 +76,7 @@ def process_group() -> Any:  # a module
 # A signal that goes to the whole process group ends the script's worker processes too, and the script then often fails
 # with an error about them: `stopped_by` is what really ended it.
 #
-# A thread that trains cannot end the program by raising. `unwind_main` raises on the main thread instead, in the
-# handler of SIGCONT, which a program ignores without one.
+# A thread that trains cannot end the program by raising. `stop_main` sends SIGTERM to the main thread instead.
 
 UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 DEFERRED = (*UNWINDING, signal.SIGINT)
@@ -92,58 +91,36 @@ class Killed(BaseException):  # not an error of the script
 class StopSignals:
     """The handlers of one run; a handler of the script's own has precedence while the script runs."""
 
-    def __init__(self, *, stop_s: float = 5.0) -> None:
-        self._stop_s = stop_s  # until then the main thread executes Python again, unless it stays in a GUI's loop
+    def __init__(self) -> None:
+        self.is_asked = False  # by a thread that trains: the signal that unwinds the script is ours
         self.stopped_by = 0  # the signal that unwound the script
         self.deferred = 0  # the latest signal that came while the capture was written
         self._owner = os.getpid()
         self._ours = threading.current_thread() is threading.main_thread()
         self._before: dict[int, Any] = {}
-        self._requests: list[tuple[BaseException, threading.Event]] = []  # for the main thread, which sets the event
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Unwind the script upon a signal that it leaves alone; on the way out put every handler back."""
-        handlers: dict[int, Handler] = {**dict.fromkeys(UNWINDING, self._unwind), signal.SIGCONT: self._raise_requested}
-        mine = {n: h for n, h in handlers.items() if self._ours and signal.getsignal(n) == signal.SIG_DFL}
-        for number, handler in mine.items():
-            signal.signal(number, handler)
+        mine = [n for n in UNWINDING if self._ours and signal.getsignal(n) == signal.SIG_DFL]
+        for number in mine:
+            signal.signal(number, self._unwind)
         try:
             yield
         finally:
             for deferred, before in self._before.items():
                 signal.signal(deferred, before)
-            for number, handler in mine.items():
-                if signal.getsignal(number) == handler:
+            for number in mine:
+                if signal.getsignal(number) == self._unwind:
                     signal.signal(number, signal.SIG_DFL)
 
-    def unwind_main(self, error: BaseException) -> bool:
-        """Raise ``error`` on the main thread, from another one; return whether it is raised.
-
-        It is not if the script handles SIGCONT itself, has ended, or keeps the main thread in a call of C.
-        """
-        if os.getpid() != self._owner or signal.getsignal(signal.SIGCONT) != self._raise_requested:
+    def stop_main(self) -> bool:
+        """Unwind the script from a thread of its own; return False where it handles the signal itself, or has ended."""
+        if os.getpid() != self._owner or signal.getsignal(signal.SIGTERM) != self._unwind:
             return False
-        request = (error, threading.Event())
-        self._requests.append(request)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCONT)
-        request[1].wait(self._stop_s)
-        try:
-            self._requests.remove(request)
-        except ValueError:  # it was taken
-            return True
-        return False
-
-    def _raise_requested(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._owner:
-            return
-        error: BaseException | None = None
-        with contextlib.suppress(IndexError):
-            while True:
-                error, taken = self._requests.pop()
-                taken.set()
-        if error is not None:
-            raise error
+        self.is_asked = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        return True
 
     def defer(self) -> None:
         """From here on only remember signals; the DataLoader's own handler would report workers that were ended."""
@@ -152,8 +129,6 @@ class StopSignals:
         while True:
             try:
                 self._silence_children()
-                if signal.getsignal(signal.SIGCONT) == self._raise_requested:
-                    self._replace(signal.SIGCONT, _do_nothing)
                 for number in DEFERRED:
                     if signal.getsignal(number) not in (signal.SIG_IGN, None):
                         self._replace(number, self._remember)
@@ -185,10 +160,9 @@ class StopSignals:
         self._die(number)
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
-        if os.getpid() == self._owner:
-            self.deferred = number
-        else:
+        if os.getpid() != self._owner:
             self._die(number)
+        self.deferred = 0 if self.is_asked else number
 
     def _die(self, number: int) -> None:
         """End a forked child as the signal always did."""

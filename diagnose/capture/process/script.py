@@ -114,11 +114,11 @@ def stop_script(report: Callable[[str], None], signals: StopSignals | None = Non
 
     Raises:
         StopScript: on the main thread.
-        SystemExit: on another one, whose end it is, once the main thread unwinds.
+        SystemExit: on another one, whose end it is.
     """
     if threading.current_thread() is threading.main_thread():
         raise StopScript
-    if signals is not None and signals.unwind_main(StopScript()):
+    if signals is not None and signals.stop_main():
         raise SystemExit
     report("the script trains on a thread and cannot be stopped from there: it runs to its end")
 
@@ -127,6 +127,8 @@ def _failed(error: BaseException, signals: StopSignals) -> Outcome:
     """Return the outcome of a script that raised; after a signal its error is about what the signal ended."""
     if isinstance(error, Killed) or signals.stopped_by:
         _release_frames(error)
+        if signals.is_asked:
+            return Outcome("stopped", 0)
         return Outcome("killed", BY_SIGNAL + (signals.stopped_by or signal.SIGTERM))
     if isinstance(error, KeyboardInterrupt):
         _release_frames(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dis
 import errno
 import gc
 import os
@@ -24,7 +23,7 @@ from diagnose.capture.frames.layout import addresses
 from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
 from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler
-from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
+from diagnose.capture.record.taken import Taken
 
 # Records when Python's garbage collector ran on the training thread.
 #
@@ -247,12 +246,6 @@ os.register_at_fork(after_in_child=_forget_in_forked)
 
 METHOD = "memory"
 SHIM = "<shim>"  # the file of frames in which C calls into Python
-# Instructions at which threads take turns: of loops and at the beginnings of functions.
-_TURNS = tuple(
-    number
-    for number, name in enumerate(getattr(dis, "_all_opname", dis.opname))
-    if "JUMP" in name or name.startswith("RESUME")
-)
 
 
 class ExactSampler:
@@ -277,8 +270,6 @@ class ExactSampler:
         if not self._process.attach((*LIBRARIES, SHIM)):
             taken.fallback = self._process.failure
             return False
-        window = taken.depth == 1
-        own = (thread.ident or 0 for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS))
         order = Order(
             ident=taken.thread_id,
             native_id=taken.native_id,
@@ -286,10 +277,6 @@ class ExactSampler:
             depth=taken.depth,
             max_share=taken.max_share,
             max_samples=self._left,
-            others=window,
-            left_out=tuple(own),
-            waiting=WAITING,
-            turns=_TURNS,
         )
         try:
             answer = self._process.ask("begin", *order)
@@ -335,9 +322,6 @@ class ExactSampler:
         taken.place += [self._places[row] for row in array("i", rows.place)]
         taken.running += array("b", rows.running)
         taken.cost_ns += rows.cost_ns
-        if taken.others is not None:
-            for each in rows.others:
-                taken.others.add(*each)
 
 
 class Samplers:

@@ -14,7 +14,6 @@ from typing import Any
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_choosers, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY, nothing
-from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
 from diagnose.model.records import CallRecord
@@ -35,7 +34,6 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "bfloat16": torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it so
         and any(getattr(torch.cpu, name, bool)() for name in instructions),
         "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]  # torch leaves it so
-        "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),

@@ -16,8 +16,6 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
 
 from __future__ import annotations
 
-import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,42 +25,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from diagnose.capture.steps.hooks import Undo, replace_function, undo_all, when_imported
 from diagnose.model.limits import MIN_REGIONS
-
-# Page faults of this process that read nothing, and what one of them takes.
-#
-# Memory that the C library gave back to the system comes back page by page: the first access to each page stops its
-# thread until the system has found a page and cleared it.
-
-
-def minor_faults() -> int:
-    """Return how many pages of this process came without a read from storage."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def page_fault_ns() -> float | None:
-    """Return what one takes where torch's threads fill new memory, with giving the page back, the median of a few.
-
-    What filling itself takes, which a second time shows, is taken out. It takes a few ms to some tens of them. None
-    where that shows nothing, as with large pages.
-    """
-    import torch
-
-    if sys.platform != "linux":
-        return None  # what gives memory back there is not known here
-    found = []
-    for _ in range(3):
-        before, began = minor_faults(), time.perf_counter_ns()
-        # More than the C library keeps in its heap: it is new memory each time.
-        new = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)
-        filled, faults = time.perf_counter_ns(), minor_faults() - before
-        new.fill_(2)
-        again = time.perf_counter_ns()
-        del new
-        freed = time.perf_counter_ns()
-        if faults >= 1000:  # with large pages there are fewer, which take longer
-            found.append((filled - began - (again - filled) + freed - again) / faults)
-    return round(max(statistics.median(found), 0.0), 1) if found else None
-
 
 # Hooks for what tells the phases of a run apart: gradients off, a module's mode, a checkpoint being written.
 #
@@ -219,11 +181,10 @@ class PhaseTimes(NamedTuple):
     other: int = 0
     backwards: int = 0  # number of backward passes
     work: int = 0  # numbers in the batches delivered, or how often gradients were off where no batch was
-    page_faults: int = 0  # of the process, for which nothing was read from storage
 
 
 # Of them, those that are times.
-PHASES = tuple(name for name in PhaseTimes._fields if name not in ("backwards", "work", "page_faults"))
+PHASES = tuple(name for name in PhaseTimes._fields if name not in ("backwards", "work"))
 
 
 class _Step:
@@ -236,8 +197,8 @@ class _Step:
     batches = batches_before = numbers = 0
     first_load = first_backward = backwards = 0
 
-    def __init__(self, began: int, page_faults: int) -> None:
-        self.began, self.page_faults = began, page_faults
+    def __init__(self, began: int) -> None:
+        self.began = began
 
     def spend(self, phase: str, ns: int) -> None:
         """Add time to loading, evaluation or checkpoint."""
@@ -249,17 +210,15 @@ class _Step:
 class Phases:
     """Takes the events of one thread; ``take`` returns what came since ``begin``."""
 
-    def __init__(
-        self, clock: Callable[[], int] = time.perf_counter_ns, page_faults: Callable[[], int] = minor_faults
-    ) -> None:
-        self._clock, self._page_faults = clock, page_faults
-        self._step = _Step(clock(), page_faults())
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._step = _Step(clock())
         self._eval_began = self._off_began = self._load_began = self._save_began = 0  # 0: not inside one
 
     def begin(self) -> None:
         """Begin a step now; a phase that is under way goes on in it."""
         now = self._clock()
-        self._step = _Step(now, self._page_faults())
+        self._step = _Step(now)
         self._eval_began = now if self._eval_began else 0
         self._off_began = now if self._off_began else 0
 
@@ -331,7 +290,7 @@ class Phases:
         other = 0  # from the step's begin to its first wait for a batch, what is in no other phase
         if step.backwards and _loads_first(step) and step.regions < MIN_REGIONS:
             other = max(0, step.first_load - step.began - step.evaluation - step.checkpoint)
-        counted = step.backwards, step.numbers if step.batches else step.regions, self._page_faults() - step.page_faults
+        counted = step.backwards, step.numbers if step.batches else step.regions
         if not step.regions:  # nearly every step: nothing was computed without gradients
             return PhaseTimes(step.loading, step.evaluation, 0, 0, step.checkpoint, other, *counted)
         evaluation, rollout, inference = step.evaluation, 0, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Proposal
@@ -24,7 +24,6 @@ __all__ = [
     "to_calls_of_the_model",
     "to_copies_to_the_device",
     "to_data_parallel_training",
-    "to_kind",
     "to_launches_without_graphs",
     "to_shapes_and_branches",
     "to_training",
@@ -66,11 +65,6 @@ def to_training(program: Program, _finding: Finding) -> bool:
 def to_data_parallel_training(program: Program, _finding: Finding) -> bool:
     """Return whether the model may be wrapped in DistributedDataParallel."""
     return program.trains is not False and program.is_ddp is not False
-
-
-def to_kind(wanted: str) -> Callable[[Program, Finding], bool]:
-    """Return a test whether a finding that has kinds is of the one that a change is for."""
-    return lambda _, finding: finding.facts.get("kind", wanted) == wanted
 
 
 def to_a_model_of_the_script(program: Program, _finding: Finding) -> bool:

@@ -46,9 +46,6 @@ BUCKETS = _ddp({"bucket_cap_mb": "bucket_cap_mb"}, bucket_cap_mb=BUCKET_MB, grad
 NO_BROADCAST = _ddp(broadcast_buffers=False)
 NO_SEARCH = _ddp(find_unused_parameters=False)
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
-MIN_WIDE_SHARE = 0.1  # of the bytes that are reduced, in elements of more than 16 bits: a loss or a norm is always wide
-MIN_LOSSY_SHARE = 0.1  # of the step: below it no loss of gradients, or of exchanges, is offered
-MIN_DOMINANT_SHARE = 0.25  # of the step: below it gradients that arrive steps later are not offered
 _OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
 _SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
 
@@ -88,12 +85,14 @@ def has_free_core(facts: Facts) -> bool:
 
 def is_costly(finding: Finding, step_ns: float) -> bool:
     """Return whether the exchange costs so much that a change of the training itself may be worth it."""
-    return finding.lost_ns >= MIN_LOSSY_SHARE * step_ns
+    # Of the step: below it no loss of gradients, or of exchanges, is offered.
+    return finding.lost_ns >= 0.1 * step_ns
 
 
 def is_dominant(finding: Finding, step_ns: float) -> bool:
     """Return whether the exchange costs so much that most of the gradients may be left for later steps."""
-    return finding.lost_ns >= MIN_DOMINANT_SHARE * step_ns
+    # Of the step: below it gradients that arrive steps later are not offered.
+    return finding.lost_ns >= 0.25 * step_ns
 
 
 def late_gradients(options: str) -> Callable[[Finding, float, Program], Proposal | None]:
@@ -124,7 +123,8 @@ def to_large_gradients(program: Program, finding: Finding) -> bool:
     reduced, wide = finding.facts.get("reduced_bytes"), finding.facts.get("reduced_wide_bytes")
     is_narrow = bool(program.exchanged) and not program.exchanged - _OF_16_BITS
     if isinstance(reduced, int) and isinstance(wide, int):
-        is_narrow |= wide < MIN_WIDE_SHARE * reduced
+        # Of the bytes that are reduced, in elements of more than 16 bits: a loss or a norm is always wide.
+        is_narrow |= wide < 0.1 * reduced
     sent = (finding.facts.get("gradient_bytes"), wide)
     is_small = any(isinstance(each, int) and each < MIN_BYTES for each in sent)
     return not is_narrow and not is_small and to_data_parallel_training(program, finding)

@@ -17,6 +17,7 @@ __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
 
 # Modules that no trace asks for, and why.
 BUILDING_BLOCKS = {
+    "distributed.launch": "starts ranks; what it saves depends on the program",
     "distributed.hook_timing": "times an exchange without a profiler; a trace has those times",
     "distributed.single_process_parity": "checks the numbers of any way of sharding against one process",
     "ops.custom_op": "what the bundled operators are built with, and one of your own can be",

@@ -43,10 +43,7 @@ __all__ = [
 ]
 
 
-MIN_FREED_BYTES = 5_000_000  # reads as 0.01 GB
 _LOSSES = r"compare the (first losses|loss\b[^;]*)"
-
-MAX_WAITING = 0.5  # of a finding: beyond it no change of the exchange is what helps
 
 
 def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
@@ -56,7 +53,8 @@ def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> l
     for other ranks: what those do decides it.
     """
     waiting = finding.facts.get("awaits_ranks")
-    if META[finding.rule].cause == "collective" and isinstance(waiting, float) and waiting > MAX_WAITING:
+    # Of a finding: beyond it no change of the exchange is what helps.
+    if META[finding.rule].cause == "collective" and isinstance(waiting, float) and waiting > 0.5:
         return []
     made = (_made(name, finding, step_ns, program) for name in META[finding.rule].changes)
     return [one.prescription for one in made if one is not None]
@@ -221,7 +219,7 @@ def _of_few(finding: Finding, proposal: Proposal) -> tuple[float, float]:
 def _freed(finding: Finding, proposal: Proposal, batch_size: int | None) -> str:
     """Return what a title adds where the memory that a change frees is known: bytes, the batch, what a step costs."""
     freed = proposal.frees_bytes
-    if freed < MIN_FREED_BYTES:
+    if freed < 5_000_000:  # reads as 0.01 GB
         return ""
     fits = batch_that_fits(finding, batch_size, freed, spares_samples=proposal.spares_samples)
     clauses = [f"fits at batch {fits}"] if fits and batch_size and fits >= batch_size else []

@@ -29,8 +29,6 @@ __all__ = [
     "prefetch_to_device",
 ]
 
-CACHE_BYTES = 1 << 30  # of shared memory in a trial
-
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
     """Give every DataLoader without workers some, kept alive between epochs.
@@ -151,7 +149,7 @@ def cache_samples(log: Log, options: Mapping[str, Any]) -> Undo:
     from diagnose.changes.patches.noted_samples import CachedSamples
     from diagnose.kernels.concurrent_samples import gives_whole_batches
 
-    num_bytes = int(options.get("bytes") or CACHE_BYTES)
+    num_bytes = int(options.get("bytes") or 1 << 30)  # of shared memory in a trial
 
     def change(given: dict[str, Any]) -> None:
         if _is_iterable(given["dataset"]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 from collections.abc import Mapping
@@ -13,12 +12,9 @@ from diagnose.changes.patches.top_module import around_top_module, once_for_top_
 
 __all__ = [
     "LAUNCH_BLOCKING",
-    "MMAP_THRESHOLD",
-    "TRIM_THRESHOLD",
     "channels_last",
     "checkpoint_blocks",
     "keep_cached_memory",
-    "keep_heap",
     "no_debug_checks",
     "no_fills",
     "offload_activations",
@@ -62,37 +58,6 @@ def no_debug_checks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signat
     return undo
 
 
-# Patch of the C library's allocator: freed memory stays the process's own.
-
-# Parameters of glibc's mallopt, from malloc.h, and what they are set to: 32 MB is the most that it takes.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-MMAP_THRESHOLD, TRIM_THRESHOLD = 32 << 20, (1 << 31) - 1
-_USUAL = 128 << 10  # of both, where nothing was set
-
-
-def keep_heap(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Let glibc keep freed blocks of up to 32 MB in its heap, and the heap's free end."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # no such function, or a system that loads no library without a name
-        log.left("the process: its C library has no mallopt")
-        return lambda: None
-    done = [mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD), mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD)]
-    if not all(done):
-        log.left("the process: its C library takes no such setting")
-    else:
-        log.did(f"malloc: blocks of up to {MMAP_THRESHOLD >> 20} MB come from the heap, which keeps what is freed")
-
-    def undo() -> None:
-        mallopt(_M_MMAP_THRESHOLD, _USUAL)
-        mallopt(_M_TRIM_THRESHOLD, _USUAL)
-
-    return undo
-
-
-MIN_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
-
-
 def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Recompute the blocks of every ModuleList and Sequential of alike modules in the backward pass."""
     undo_blocks: list[Undo] = []
@@ -128,7 +93,8 @@ def _repeated(module: Any) -> list[Any]:  # a Module
     for inner in module.modules():
         if isinstance(inner, ModuleList | Sequential):
             blocks = [block for block in inner if any(True for _ in block.children())]
-            if len(blocks) >= MIN_BLOCKS and len({type(block) for block in blocks}) == 1:
+            # Fewer of a kind in a list are no repeated blocks.
+            if len(blocks) >= 2 and len({type(block) for block in blocks}) == 1:
                 return blocks
     return []
 

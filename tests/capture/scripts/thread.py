@@ -23,7 +23,7 @@ def train():
 
 
 if how == "handler":
-    signal.signal(signal.SIGCONT, lambda *_: print("the script's own handler"))
+    signal.signal(signal.SIGTERM, lambda *_: print("the script's own handler"))
 if how == "pool":
     with ThreadPoolExecutor() as pool:
         pool.submit(train).result()
