@@ -153,10 +153,10 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
 
     With gradients on torch numbers each operator that has one; what a backward pass calls itself does not count.
 
-    A policy may be called with gradients on, and only its draws have none. Where half of it repeats others, another
-    rule names the cause.
+    A policy may be called with gradients on, and only its draws have none. Where half of it repeats others, or computes
+    a growing prefix anew, another rule names the cause.
     """
-    named, flow = t.named, t.flow
+    named, growing, flow = t.named, t.growing_calls, t.flow
     events = named.trace.events
     rows = named.in_window(host_rows(named.trace, named.main, Kind.OP))
     if not (events.sequence[rows] >= 0).any():
@@ -170,11 +170,11 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     # Per step: operators that Python calls with gradients off, the outermost modules that they are in, and all others.
     operators = len(mine) / named.steps.num
     modules, all_modules = (len(_outermost_modules(named, each)) / named.steps.num for each in (mine, heavy))
-    of_others = 0.0
+    of_others = growing.num / max(modules, 1.0) if growing is not None else 0.0
     if flow is not None and t.capture.dataflow is not None:
         again = (one for one in flow.found.computed_again if one.kind == "repeated" and not one.with_gradients)
         names = (t.capture.dataflow.operators[i].name.partition(".")[0] for one in again for i in one.work.operators)
-        of_others = sum(HEAVY.match(name) is not None for name in names) / max(operators, 1.0)
+        of_others += sum(HEAVY.match(name) is not None for name in names) / max(operators, 1.0)
     is_rollout = phase == "rollout"
     num = all_modules if is_rollout else modules
     by_operators = operators > 0 and (is_rollout or not modules)

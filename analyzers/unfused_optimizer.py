@@ -99,7 +99,13 @@ def one_by_one(t: Tables) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
-    facts = optimizer_facts(t)
+    facts, nodes = optimizer_facts(t), np.flatnonzero(t.graphed_updates)
+    if not calls_of_step(t).calls and nodes.size:
+        kept_ns = float((t.tasks.end - t.tasks.start)[nodes].sum()) * KEPT_SHARE
+        title = "The graph holds an Adam that updates parameters by many kernels"
+        known = {"name": "Adam", "launches": len(nodes) / t.steps.num, "has_device": True, "in_graph": True}
+        rule = KernelRule(META.id, title, kept_ns=kept_ns, evidence=(_PASSES,), confidence="medium", facts=known)
+        return kernel_finding(t, rule, nodes)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")

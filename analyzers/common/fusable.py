@@ -71,7 +71,7 @@ def chains(t: Tables) -> list[Chain]:
         Chain(run, tuple(given.texts[n] for n in given.name[run].tolist()), took, longest)
         for run, took, longest in _runs(t, _sizes(t), given.name)
     ]
-    nodes = t.graph_nodes & (grid > 0) & t.tasks_matching(_OF_TORCH)
+    nodes = t.graph_nodes & (grid > 0) & t.tasks_matching(_OF_TORCH) & ~t.graphed_updates
     if not nodes.any():
         return found
     group = _alike(t, nodes & tasks_of(t, "elementwise", "copy"), t.tasks.launch, grid)

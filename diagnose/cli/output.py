@@ -256,7 +256,6 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     The diffs apply in this folder (``with_diffs``); the name of a file holds the number that the change has on the
     first screen. An existing file is replaced with ``--force`` only; one that cannot be written is named and left out.
     """
-
     commands = {}
     for p in diagnosis.prescriptions:
         if not p.diff:

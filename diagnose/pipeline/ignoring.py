@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from diagnose.model.rules import RuleMeta
 
 # Rules that are gone: options and comments may still name them.
-GONE = frozenset({"imbalanced-devices", "interpreter-contention", "page-faults", "uncached-generation"})
+GONE = frozenset({"imbalanced-devices", "interpreter-contention", "page-faults"})
 COMMENT = re.compile(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
 
 

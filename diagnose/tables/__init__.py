@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import PlainSteps
     from diagnose.model.rules import Cause
     from diagnose.tables.flow import Flow
+    from diagnose.tables.growing_calls import GrowingCalls
     from diagnose.tables.op_launches import Chain, MatchedStep, OperatorInputs, WrittenOut
     from diagnose.tables.passes import Links
     from diagnose.tables.program import Program
@@ -113,9 +114,11 @@ class Tables:
     program: Program = field(init=False)
     outermost_by_step: list[Rows] = field(init=False)
     matched_steps: list[MatchedStep] = field(init=False)
+    growing_calls: GrowingCalls | None = field(init=False)
     operators: Rows = field(init=False)
     operator_inputs: OperatorInputs = field(init=False)
     graph_nodes: Mask = field(init=False)
+    graphed_updates: Mask = field(init=False)
     task_classes: npt.NDArray[np.int8] = field(init=False)
     roofline_groups: list[Group] = field(init=False)
     small_collectives: Rows = field(init=False)

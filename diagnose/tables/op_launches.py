@@ -6,6 +6,7 @@ Where the trace has no shapes of its own, as that of a timing window, they come 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,12 +15,20 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, contains, distinct, subtract, union
+from diagnose.model.intervals import Intervals, among, contains, distinct, subtract, union
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
-from diagnose.tables.names import GRAPH_LAUNCH, LOADER_NEXT, matching
+from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
 
 # Device tasks that CUDA graphs launch. One call launches them all: no operator around it is theirs.
+
+# Adam and its relatives divide by the root of a moment, by addcdiv: once for each tensor, or for each list of tensors.
+_ADAM = re.compile(r"addcdiv")
+_ADAM_OF_LISTS = re.compile(r"multi_tensor_apply.*PointwiseOp\w*Functor")
+_POINTWISE = re.compile(r"at::native::.*elementwise")
+_OF_LISTS = re.compile(r"multi_tensor_apply")
+MIN_UPDATED_TENSORS = 8  # tensors in one launch: a loss may divide once or twice
+MAX_NODES_APART = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
 
 
 def graph_nodes(t: Tables) -> Mask:
@@ -27,6 +36,32 @@ def graph_nodes(t: Tables) -> Mask:
     of_graph = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
     of_graph[matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)] = True
     found: Mask = of_graph[t.tasks.launch]
+    return found
+
+
+def graphed_updates(t: Tables) -> Mask:
+    """Return which nodes of graphs update parameters as an Adam does that is not fused.
+
+    A replay of a graph has no mark of the optimizer's step. Its kernels are known by their divisions, which recur
+    within a few nodes, and by torch's other pointwise kernels between one and the next; or as kernels for lists.
+    """
+    found = np.zeros(len(t.tasks.row), bool)
+    nodes = np.flatnonzero(t.graph_nodes)
+    if not len(nodes):
+        return found
+    divides, fused = t.tasks_matching(_ADAM, nodes), t.tasks_matching(FUSED, nodes)
+    pointwise = t.tasks_matching(_POINTWISE, nodes)
+    of_lists, divides_lists = (t.tasks_matching(p, nodes) & ~fused for p in (_OF_LISTS, _ADAM_OF_LISTS))
+    launch = t.tasks.launch[nodes]
+    for each in distinct(launch[divides & pointwise]).tolist():
+        mine = np.flatnonzero(launch == each)
+        at = np.flatnonzero((divides & pointwise)[mine])
+        near = np.zeros(len(mine), bool)
+        for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
+            near[before : after + 1] |= after - before <= MAX_NODES_APART
+        if len(at) >= MIN_UPDATED_TENSORS:
+            found[nodes[mine[near & pointwise[mine]]]] = True
+    found[nodes[of_lists & among(launch, distinct(launch[divides_lists]))]] = True
     return found
 
 

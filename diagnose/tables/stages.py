@@ -20,6 +20,7 @@ from diagnose.tables.calls import anomaly_checks, of_known_kernels, updates
 from diagnose.tables.collectives import host_backend, small_collectives
 from diagnose.tables.flow import flow_of
 from diagnose.tables.gaps import assign, find_gaps, launch_latency, one_gap
+from diagnose.tables.growing_calls import growing_calls
 from diagnose.tables.host_gaps import (
     computing_operators,
     filled_by_operators,
@@ -33,6 +34,7 @@ from diagnose.tables.kernel_classes import task_classes
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.op_launches import (
     graph_nodes,
+    graphed_updates,
     matched_steps,
     operator_inputs,
     operators,
@@ -90,6 +92,7 @@ PROGRAM: Order = {"program": program_of, "outermost_by_step": outermost_by_step}
 CALLS: Order = {  # that claims read where there is no device, and rules of all
     **PROGRAM,
     "matched_steps": matched_steps,
+    "growing_calls": growing_calls,
     "issuer": issuer_of,
     "issued": issued,
 }
@@ -101,6 +104,7 @@ TOLD: Order = {
     "operators": operators,
     "operator_inputs": operator_inputs,
     "graph_nodes": graph_nodes,
+    "graphed_updates": graphed_updates,
     "task_classes": task_classes,
     "roofline_groups": groups,
     "small_collectives": small_collectives,

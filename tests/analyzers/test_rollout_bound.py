@@ -67,6 +67,18 @@ def test_a_moving_average_without_gradients_is_no_rollout(running):
     assert r.find("rollout-bound") is None
 
 
+@pytest.mark.parametrize(("growing", "found"), [(0, True), (1, False)])
+def test_calls_that_compute_a_growing_prefix_anew_are_generation(running, growing, found):
+    r = running("inference", [6.6] * 20)
+    r.rows = [row for row in r.rows if row.name != "aten::mm"]
+    for call in range(6):
+        r.frame("nn.Module: Net_0", 1000 * call, 1000 * call + 900)
+        r.op("aten::linear", 1000 * call + 100, 1000 * call + 800, shapes=f"[[4, {64 + growing * call}, 8], [8, 8]]")
+    r.op("aten::linear", 9000, 9900, sequence=1)
+    r.op("autograd::engine::evaluate_function: MmBackward0", 9900, 9990)
+    assert (r.find("rollout-bound") is not None) is found
+
+
 @pytest.mark.parametrize(("calls", "found"), [(1, False), (6, True)])
 def test_a_model_that_is_called_once_a_step_is_a_teacher(running, calls, found):
     r = running("inference", [6.6] * 20)

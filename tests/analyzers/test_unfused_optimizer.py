@@ -231,6 +231,38 @@ def test_a_step_that_calls_the_model_again_is_no_loop_over_parameters(recording)
     assert "unfused-optimizer" not in r.booked()
 
 
+DIVIDE = "void at::native::vectorized_elementwise_kernel<4, at::native::addcdiv_cuda_kernel(...)::{lambda}>"
+SQRT = "void at::native::vectorized_elementwise_kernel<4, at::native::sqrt_kernel_cuda(...)::{lambda}>"
+
+
+def graphed(recording, names):
+    """Return two steps of 1000 µs, each a graph: kernels of 10 µs by these names, and a product behind them."""
+    r = recording()
+    for i in range(2):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        nodes = [r.kernel(name, at + 10 * j + 20, at + 10 * j + 30) for j, name in enumerate(names)]
+        nodes.append(r.kernel("gemm", at + 10 * len(names) + 20, at + 1000))
+        r.runtime("cudaGraphLaunch", at + 5, at + 15, launches=nodes)
+    return r
+
+
+def test_an_adam_in_a_graph_is_known_by_its_kernels(recording):
+    r = graphed(recording, [DIVIDE, SQRT, SQRT] * 10)
+    finding = r.find("unfused-optimizer")
+    assert finding.title == "The graph holds an Adam that updates parameters by many kernels"
+    # 28 kernels of 10 µs a step, of which a third stays
+    assert (finding.lost_ns, finding.confidence) == (pytest.approx(280_000 * 14 / 21), "medium")
+    (p,) = r.prescribe("unfused-optimizer")
+    assert p.id == "fused-optimizer"
+    assert "capturable=True, fused=True" in p.after
+
+
+def test_a_fused_one_in_a_graph_is_none(recording):
+    names = ["multi_tensor_apply_kernel<FusedAdamMathFunctor>"] * 30
+    assert graphed(recording, names).find("unfused-optimizer") is None
+
+
 def test_pauses_between_the_kernels_of_a_loop_are_its_own_on_a_full_queue_as_well(recording):
     def booked(name):
         r = recording()

@@ -150,7 +150,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "unfused-optimizer": (
         {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
-        {"name": "AdamW", "has_device": True}, {"name": "AdamW", "foreach": True},
+        {"name": "AdamW", "has_device": True}, {"name": "AdamW", "in_graph": True}, {"name": "AdamW", "foreach": True},
     ),
     "kernel-latency": ({}, {"in_graph": True}),
     "unfused-elementwise": (

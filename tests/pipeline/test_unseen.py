@@ -19,7 +19,7 @@ READERS = {
     "shapes": {
         "at-roofline", "layout-copy", "misaligned-matmul",
         "scatter-atomics", "slow-fft-length", "slow-kernel", "unfused-attention",
-        "unfused-elementwise",
+        "unfused-elementwise", "uncached-generation",
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
     "garbage collections": {"gc-pause"},

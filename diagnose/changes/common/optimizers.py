@@ -67,6 +67,8 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         name = str(finding.facts.get("name", "AdamW"))
         if _differentiates(finding.facts):
             return None
+        if finding.facts.get("in_graph"):
+            return _in_a_graph(chosen) if chosen.flag == "fused" else None
         if _is_of_torch(name, finding):
             spared = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
             return _proposal(chosen, name, finding, spared) if spared and chosen.advised_for(name) else None
@@ -85,6 +87,19 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         applies=to_training,
         effect=effect,
         remedy="diagnose.kernels.optimizers",
+    )
+
+
+def _in_a_graph(chosen: Implementation) -> Proposal:
+    """Return the advice for an Adam whose kernels are nodes of a graph; which of the two it is no kernel shows."""
+    return Proposal(
+        title="Use the fused implementation of Adam or AdamW, and capture the graph again",
+        before="optimizer = torch.optim.AdamW(params, lr=lr, capturable=True)",
+        after="optimizer = torch.optim.AdamW(params, lr=lr, capturable=True, fused=True)   # the other arguments stay",
+        least=chosen.on_device[0],
+        most=chosen.on_device[1],
+        needs="a new capture: a graph holds the kernels that it was captured with",
+        by_hand=True,
     )
 
 
@@ -151,6 +166,8 @@ def _merged_updates(
     from diagnose.model.intervals import contains, intersect, span, total
     from diagnose.replay.effects import effect_of_tasks
 
+    if finding.facts.get("in_graph"):
+        return _merged_nodes(t, finding)
     host = intersect(t.updates if t.device_id >= 0 else one_by_one(t), span(*t.steps.window))
     today = finding.facts.get("launches")
     if not total(host) or not isinstance(today, int | float) or today <= 0:
@@ -176,4 +193,16 @@ def _merged_updates(
         host_left=(stays[0], stays[1]),
         pauses_left=(stays[0], stays[1]),
         frees_host=True,
+    )
+
+
+def _merged_nodes(t: Tables, finding: Finding) -> Effect:
+    """Return the effect of few nodes in the place of many: fewer passes over memory, and at most no pauses."""
+    from diagnose.replay.effects import effect_of_tasks
+
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(float)
+    share = finding.lost_ns * t.steps.num / max(float(length.sum()), 1.0)
+    assumption = "Between half and all of what the nodes read and write beyond one pass goes, at most their pauses too."
+    return effect_of_tasks(
+        t, finding, finding.tasks, (0.5 * share * length, share * length), assumption, pauses_left=(1.0, 0.0)
     )
