@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import script_of, to_kind
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import growth
@@ -68,7 +68,7 @@ CHANGE = Change(
     id="stop-recompiling",
     title="Mark the changing dimension dynamic so that one graph serves all sizes",
     numerics=rounding("other kernels are generated; compare the loss of the first steps"),
-    applies=to_kind("size"),
+    applies=lambda _, finding: finding.facts.get("kind", "size") == "size",
     patch=Patch(compiling.stop_recompiling, compiles=True, group="compile"),
     proposal=_proposal,
     effect=_effect,
