@@ -41,13 +41,13 @@ ADVICE = (
         needs="the same versions of torch, GPU and model in the next run",
     ),
 )
-LONG_S = 20.0  # that nobody waits for gladly; small models compile faster
+MAX_START_S = 20.0  # that nobody minds; small models compile faster
 
 
 def find(t: Tables) -> list[Finding]:
     """State how long compiling took, and where."""
     compiled = t.capture.known.compiled
-    if compiled.took_s < LONG_S:
+    if compiled.took_s < MAX_START_S:
         return []
     title = f"Compiling took {compiled.took_s:.0f} s of the start"
     text = f"torch.compile took {compiled.took_s:.1f} s, {compiled.backend_s:.1f} s of it to generate code."

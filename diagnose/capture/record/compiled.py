@@ -17,7 +17,7 @@ from diagnose.text.masking import mask_text
 _GUARD = re.compile(r"^\d+/(?P<version>\d+): (?P<guard>.*?)(\s+# .*)?$")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _HINT = re.compile(r"^\s*Hint: (?P<hint>.+)$", re.MULTILINE)
-MAX_CHARS = 200  # of a reason, a hint or a guard: the latter may hold any content of the script's
+MAX_WORDING = 200  # characters of a reason, a hint or a guard: the latter may hold any content of the script's
 
 
 def compiled_record() -> CompiledRecord:
@@ -84,4 +84,4 @@ def _function(name: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return mask_text(text)[:MAX_CHARS]
+    return mask_text(text)[:MAX_WORDING]
