@@ -55,6 +55,10 @@ class ConstantWork(NamedTuple):
     use_line: Frame | None  # the first use of that
     shape: tuple[int, ...]
     is_certain: bool  # no value that came in with the step is part of it
+    callers: tuple[Frame, ...] = ()  # of that line, innermost first
+    made_by_python: bool = False  # operators of the work bring in what Python has made
+    is_whole: bool = False  # whatever its lines compute in the step is the same
+    with_gradients: bool = False  # a backward pass goes through it
 
 
 class _Same(NamedTuple):
@@ -158,10 +162,10 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     numbers = _value_numbers(graph)
     before: dict[Hashable, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step - 1):
-        if _can_be_kept(graph, i):
+        if _can_be_kept(graph, i) or graph.brings_in(i):
             before[graph.operators[i].place, _equal_key(graph, numbers, i)].append(i)
     same: dict[int, int] = {}
-    for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i)):
+    for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i) or graph.brings_in(i)):
         if match := before.get((graph.operators[i].place, _equal_key(graph, numbers, i))):
             pairs = zip(graph.operators[i].reads, graph.operators[match[0]].reads, strict=True)
             # The same in each step; contents were compared before.
@@ -172,14 +176,29 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     groups: dict[tuple[Frame, ...], list[list[int]]] = defaultdict(list)
     for group in components(graph, _without_changed(graph, same)):
         groups[graph.work(group).lines].append(group)
+    every = Counter(graph.operators[i].place for i in graph.of_step(graph.last_step) if graph.makes_values(i))
     records = []
     for each in groups.values():
         rows, last = [i for group in each for i in group], graph.operators[each[0][-1]]
         made = last.writes[0]
         users = (graph.operators[i].place for i in graph.readers[made.value])
         is_certain = not any(graph.comes_in(value) for i in rows for value in graph.needs[i])
+        made_by_python = any(map(graph.brings_in, rows))
         kind = graph.values[made.value].kind
-        records.append(ConstantWork(kind, graph.work(rows), last.place, next(users, None), made.shape, is_certain))
+        mine = Counter(graph.operators[i].place for i in rows if graph.makes_values(i))
+        record = ConstantWork(
+            kind,
+            graph.work(rows),
+            last.place,
+            next(users, None),
+            made.shape,
+            is_certain and not made_by_python,
+            last.stack[1:],
+            made_by_python,
+            is_whole=all(every[place] == num for place, num in mine.items()),
+            with_gradients=any(graph.backward[i] for i in rows),
+        )
+        records.append(record)
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
