@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from diagnose.analyzers.common.advice import Advice, identical, of_kind
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, held_values
-from diagnose.model.diagnosis import Finding
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, avoidable_time, held_values
+from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
@@ -85,18 +88,29 @@ def detect(flow: Flow) -> list[Avoidable]:
         lines = (*one.work.lines, one.value_line)
         if one.value_line in extending:  # the line that makes a tensor longer stands before those that only read it
             lines = (one.value_line, *one.work.lines)
-        parts.append(Avoidable(title, f"Operators of {at(line)} {text}", one.work, lines, {"kind": "growing"}))
+        facts = {"kind": "growing", "by_calls": one.last_calls > one.first_calls}
+        parts.append(Avoidable(title, f"Operators of {at(line)} {text}", one.work, lines, facts))
     for copy in again:
         whole, piece = (" × ".join(map(str, shape)) for shape in (copy.whole, copy.piece))
         num, line = len(copy.work.operators), copy.work.line
         text = f"{num} times a step {at(line)} copies a tensor ({whole}) to put {piece} to it."
-        facts = {"kind": "copied", "in_rows": copy.whole[1:] == copy.piece[1:]}
+        stored: Facts = {"kind": "copied", "in_rows": copy.whole[1:] == copy.piece[1:]}
         title = "A large tensor is copied each time that little is put to it"
-        parts.append(Avoidable(title, text, copy.work, copy.work.lines, facts, copy.avoidable))
+        parts.append(Avoidable(title, text, copy.work, copy.work.lines, stored, copy.avoidable))
     return sorted(parts, key=lambda one: -one.work.share * one.avoidable)
 
 
-_RULE = AvoidableRule(META, detect)
+def _time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return what grows; nothing of a loop that only has more turns for one batch than for the one before."""
+    rows = np.concatenate([flow.rows[i] for i in one.work.operators])
+    steps = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right") - 1
+    calls = np.bincount(steps, minlength=t.steps.num)
+    if one.facts.get("by_calls") and (np.diff(calls) < 0).any():
+        return EMPTY
+    return avoidable_time(t, flow, one)
+
+
+_RULE = AvoidableRule(META, detect, time_of=_time)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 

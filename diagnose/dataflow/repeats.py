@@ -14,6 +14,7 @@ are only added up are one pass that starts from the sum.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -38,10 +39,10 @@ class ComputedAgain(NamedTuple):
     with_gradients: bool  # a backward pass goes through what is computed again
     starts: tuple[Frame | None, ...] = ()  # of backward passes: the lines that start them, in order
     modules: tuple[str, ...] = ()  # the innermost ones that compute it, in the order in which they do
-    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call;
-    # of one that calls a function again: the line in that
+    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call
     callers: tuple[Frame, ...] = ()  # what calls both lines, or that method, innermost first; () if not the same
-    is_whole: bool = False  # whenever the line runs in the step, it computes the same
+    stack: tuple[Frame, ...] = ()  # of one line that computes it again: from the operator outwards
+    is_whole: bool = False  # whenever its modules run there in the step, they compute the same, and nothing is drawn
     is_parametrized: bool = False  # by parametrizations of weights
     is_kept_first: bool = True  # no backward pass goes through the first one alone: its result serves both
 
@@ -231,23 +232,25 @@ def _with_calls(graph: Graph, record: ComputedAgain, pairs: dict[int, int]) -> C
     if len(modules) > 1 and record.value_line == record.use_line:
         at = next((n for n in range(at, len(one.stack)) if one.stack[n].function == "forward"), len(one.stack))
         inner = next(iter(one.stack[at : at + 1]), None)
-    elif at == 1 and record.value_line == record.use_line:
-        at, inner = 0, one.stack[0]
     alike = one.stack[at + 1 :] == other.stack[at + 1 :]
     calls = Counter(_call(graph.operators[row]) for row in rows)
     every = Counter(_call(graph.operators[row]) for row in graph.of_step(graph.last_step))
+    stacks = {graph.operators[row].stack for row in rows}
+    draws = any(graph.operators[row].draws and graph.operators[row].stack in stacks
+                for row in graph.of_step(graph.last_step))  # fmt: skip
     return record._replace(
         modules=modules,
         inner=inner,
         callers=one.stack[at + 1 :] if alike else (),
-        is_whole=all(every[call] == num for call, num in calls.items()),
+        stack=one.stack if one.stack == other.stack else (),
+        is_whole=not draws and all(every[call] == num for call, num in calls.items()),
         is_parametrized=all(".parametrizations." in f".{module}." for module in modules),
         is_kept_first=not graph.backward[i] or bool(graph.backward[pairs[i]]),
     )
 
 
 def _call(one: Operator) -> Hashable:
-    return one.name, one.phase, one.stack
+    return one.name, one.phase, one.stack, re.sub(r"\d+", "", one.module)  # layers of a list are alike
 
 
 def _left_between(graph: Graph, first: int, again: int) -> Frame | None:

@@ -85,3 +85,16 @@ def test_a_hook_that_each_step_adds_is_named_by_its_calls(recording):
         "Operators of line 9 of train.py run 4 times in a step, 3 times in the one before, and most compute the same "
         "again."
     )
+
+
+def test_a_loop_that_has_fewer_turns_again_does_not_grow(recording):
+    flow = Table()
+    for flow.step in range(2):
+        out = flow.op("relu", flow.value(4), line=5)
+        for _ in range(3 + flow.step):
+            flow.op("std", out, shape=(), line=9, content="same")
+        flow.read_on_host(out)
+    t = tables(recording, flow)
+    window = t.flow._replace(rows=tuple(rows[:1] for rows in t.flow.rows))  # none of its last step
+    vars(t)["flow"] = window
+    assert growing_work.find(t) == []
