@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.rewrite import Edits, detached, frozen_for, skipped, without_calls, without_gradients
 from diagnose.dataflow.liveness import DeadWork
@@ -36,6 +37,16 @@ META = RuleMeta(
     legend=Legend("operators computed what nothing uses"),
     changes=("skip-zero-term", "detach-inputs", "compute-less-often"),
     needs=("data flow",),
+)
+ADVICE = (
+    Advice(
+        id="compute-less-often",
+        title="Compute it only in the steps that read it{there}",
+        numerics=identical("if only other steps read it"),
+        needs="a result that is not needed in each step",
+        when=lambda f, p: f.facts.get("kind") not in ("gradient", "zero factor") and in_training(f, p),
+        least=0.5,
+    ),
 )
 MAX_NAMED = 3
 

@@ -20,6 +20,7 @@ from diagnose.dataflow.growth import (
 from diagnose.dataflow.liveness import DeadWork, dead_work
 from diagnose.dataflow.loops import Loop, loops
 from diagnose.dataflow.placement import HostRoundTrip, ReadByElement, host_round_trips, read_by_element
+from diagnose.dataflow.products import ProductOrder, product_order
 from diagnose.dataflow.repeats import ComputedAgain, ConstantWork, computed_again, constant_work
 from diagnose.dataflow.rows import EqualRows, equal_rows
 from diagnose.dataflow.width import TooWide, too_wide
@@ -38,6 +39,7 @@ class Analyses(NamedTuple):
     loops: tuple[Loop, ...]
     work_on_nothing: tuple[WorkOnNothing, ...]
     equal_rows: tuple[EqualRows, ...]
+    product_order: tuple[ProductOrder, ...]
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
     read_by_element: tuple[ReadByElement, ...]
@@ -59,6 +61,7 @@ def analyse(flow: Dataflow) -> Analyses:
         loops=loops(graph),
         work_on_nothing=work_on_nothing(graph),
         equal_rows=equal_rows(graph),
+        product_order=product_order(graph),
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),
         read_by_element=read_by_element(graph),
