@@ -40,12 +40,8 @@ META = RuleMeta(
 )
 _PREALLOCATE = Advice(
     id="preallocate",
-    title="Write each piece into a tensor that is made once, instead of concatenating",
+    title="Write each piece into a tensor that is made once, instead of concatenating{there}",
     numerics=identical(),
-    before="keys = torch.cat([keys, new_keys], dim=2)",
-    after="""cache = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once
-cache[:, :, length : length + 1] = new_keys   # in each step
-keys = cache[:, :, : length + 1]   # transformers: cache_implementation="static\"""",
     needs="a known longest length, and memory for it",
     watch="CUDA graphs come after it: they hold one length.",
     when=of_kind("copied"),
@@ -55,13 +51,7 @@ keys = cache[:, :, : length + 1]   # transformers: cache_implementation="static\
 ADVICE = (
     replace(
         _PREALLOCATE,
-        before="rows = torch.cat([rows, new])",
-        after="""buffer = new.new_empty(capacity, *new.shape[1:])   # once; end = 0
-place = torch.arange(end, end + len(new)) % capacity   # the oldest rows are written over
-buffer[place] = new
-end += len(new)
-rows = buffer[:end]   # all of it once it is full""",
-        needs="a known longest length, and memory for it; where rows are read in order, it begins at end % capacity",
+        needs="a known longest length, and memory for it; the newest rows are written over the oldest",
         when=lambda f, _: f.facts.get("kind") == "copied" and f.facts.get("in_rows"),
         least=0.7,
         most=1.0,

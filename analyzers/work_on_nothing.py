@@ -76,11 +76,8 @@ ADVICE = (
     ),
     Advice(
         id="index-lookup",
-        title="Look rows up by index instead of multiplying one-hot rows",
+        title="Look rows up by their index with F.embedding instead of multiplying one-hot rows{there}",
         numerics=rounding("gradients of a row that is looked up several times are added in another order"),
-        before="rows = F.one_hot(ids, num_classes).float() @ table",
-        after="""rows = F.embedding(ids, table)  # table: (num_classes, width)
-# in place of nn.Linear(num_classes, width): nn.Embedding, its weight that of the layer transposed""",
         watch="`weight[ids]` gives the same rows, but its backward adds them one by one.",
         when=of_kind("one-hot"),
         least=0.9,  # what a lookup itself takes is an estimate
@@ -98,16 +95,9 @@ ADVICE = (
     ),
     Advice(
         id="trim-padding",
-        title="Pad each batch to its own longest row ({padded:share} of the positions are padding)",
+        title="Pad each batch to its own longest row{there} ({padded:share} of the positions are padding)",
         numerics=rounding("sums over fewer positions are taken in another order"),
-        before='batch = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt")',
-        after="""batch = tokenizer(texts, padding="longest", truncation=True, return_tensors="pt")   # of one batch
-# texts that are tokenized once: no padding= there, and collate_fn=DataCollatorWithPadding(tokenizer)
-# other rows: collate_fn=functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
-# batches that are padded already, before they go to the model:
-width = int(batch["attention_mask"].any(0).sum())
-batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}""",
-        needs="a model that a mask or a loss keeps from using it; of padding in front, cut the first positions",
+        needs="rows that each batch pads (tokenizers: padding='longest'); a model that a mask keeps from using padding",
         watch="Lengths differ from batch to batch: compiled models want `dynamic=True`, and graphs hold one length.",
         when=of_kind("padding"),
         least=0.6,  # what does not depend on the positions stays
