@@ -33,7 +33,7 @@ from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
-    from diagnose.dataflow.contents import Kind
+    from diagnose.dataflow.contents import Kind, WorkOnNothing
 
 META = RuleMeta(
     id="work-on-nothing",
@@ -133,7 +133,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "sparse": f"{share} of the matrix ({shape}){made} that {used} multiplies are zeros in each step.",
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
-            "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect.",
+            "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect"
+            f"{_from(flow, one)}.",
             "masked rows": f"A factor ({shape}){made} multiplies {share} of the rows by zero.",
             "triangle": f"The mask ({shape}){made} hides half of the scores.",
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
@@ -150,12 +151,18 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
         if one.kind == "masked rows":
             lines = (*one.work.lines, one.value_line)
-        if one.kind == "ignored rows":  # where to select the others first
-            operators = flow.found.graph.operators
-            forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
-            lines = (*dict.fromkeys(operators[i].place for i in sorted(forward)), one.value_line)
+        if one.kind == "ignored rows":
+            lines = (*one.work.lines, one.value_line)
         confidence: Confidence = "high" if one.is_certain else "medium"
         yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
+
+
+def _from(flow: Flow, one: WorkOnNothing) -> str:
+    """Return the line before which the other rows would have to be selected, if it is not the one that takes most."""
+    operators = flow.found.graph.operators
+    forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
+    first = next((operators[i].place for i in sorted(forward) if i >= 0), None)
+    return f" from {at(first)} on" if first not in (None, one.work.line) else ""
 
 
 _RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)
