@@ -23,6 +23,7 @@ __all__ = [
     "hoisted",
     "joined",
     "kept",
+    "only_trained",
     "skipped",
     "without_calls",
     "without_gradients",
@@ -242,6 +243,23 @@ def skipped(source: OwnSource, line: Frame) -> Edits:
         ) if coefficient := _coefficient(term):
             now = f"{_segment(text, whole)} if {coefficient} != 0 else {_segment(text, left)}"
             return _edit(source, line, with_parts(text, [(whole, now)]))
+    return ()
+
+
+def only_trained(source: OwnSource, line: Frame) -> Edits:
+    """Return the statement of a loop over two models' parameters, for those alone that are trained."""
+    text, loop = source.text(line), source.loop(line)
+    match source.statement(loop), source.statement(line):
+        case (
+            ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)]),
+                iter=ast.Call(func=ast.Name(id="zip"), args=[one, other]),
+            ),
+            ast.Expr(value=ast.Call(func=function)),
+        ) if all(ast.unparse(each).endswith(".parameters()") for each in (one, other)):
+            moved = ast.unparse(function).partition(".")[0]
+            trained = {first: second, second: first}.get(moved)
+            return _edit(source, line, f"if {trained}.requires_grad:\n    {text}") if trained else ()
     return ()
 
 

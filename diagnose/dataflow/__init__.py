@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from diagnose.dataflow.averages import UnchangedAverage, unchanged_averages
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
 from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import Graph, graph_of
@@ -34,6 +35,7 @@ class Analyses(NamedTuple):
 
     graph: Graph  # what they looked at
     dead_work: tuple[DeadWork, ...]
+    unchanged_averages: tuple[UnchangedAverage, ...]
     computed_again: tuple[ComputedAgain, ...]
     constant_work: tuple[ConstantWork, ...]
     loops: tuple[Loop, ...]
@@ -56,6 +58,7 @@ def analyse(flow: Dataflow) -> Analyses:
     return Analyses(
         graph=graph,
         dead_work=dead_work(graph),
+        unchanged_averages=unchanged_averages(graph),
         computed_again=computed_again(graph),
         constant_work=constant_work(graph),
         loops=loops(graph),

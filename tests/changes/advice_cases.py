@@ -185,6 +185,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         },
     ),
     "dead-work": (
+        {"kind": "unchanged", "edits": NOT_KNOWN},
         {"kind": "zero factor"},
         {"kind": "zero factor", "edits": written(skipped, "loss = loss + coefficient * penalty(x)")},
         *(

@@ -254,7 +254,7 @@ def test_most_changes_can_be_proved():
         "call-once", "cheaper-line", "cheaper-sample", "clip-in-update", "defer-sync", "detach-inputs",
         "eight-bit-optimizer", "make-on-device", "no-contiguous", "remove-synchronize",
         "reorder-product", "reuse-result",
-        "save-in-background", "shard-optimizer", "single-precision", "skip-zero-term", "stay-on-device",
+        "save-in-background", "shard-optimizer", "single-precision", "skip-frozen", "skip-zero-term", "stay-on-device",
     }  # fmt: skip
 
 
