@@ -19,6 +19,7 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
@@ -61,7 +62,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         elif one.kind == "repeated" and one.is_certain:
             again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"
             if one.value_line == one.use_line:
-                again = f"the same several times at {at(one.use_line)}"
+                of = f" in {one.modules[0]}" if len(one.modules) == 1 and one.modules[0] else ""
+                again = f"the same several times{of}, at {at(one.use_line)}"
             if len(one.modules) > 1 and one.inner is not None:
                 again = f"the same in each of {', '.join(one.modules[:4])}, at {at(one.inner)}"
             title = "Operators compute again what the step has computed"
@@ -86,8 +88,11 @@ def _edits(source: OwnSource, one: ComputedAgain) -> Edits:
         return kept(source, one.value_line, one.use_line, is_kept_first=one.is_kept_first) if one.callers else ()
     if not one.is_whole:
         return ()
-    handed = handed_on(source, one.inner, one.callers[0]) if one.inner is not None and one.callers else ()
-    return handed or (hoisted(source, one.use_line) if len(one.modules) == 1 else ())
+    at = one.stack.index(one.use_line) if one.use_line in one.stack else 0
+    for inner, caller in pairwise(one.stack[max(at - 1, 0) : at + 2]):  # the line is of the loop, or is called by it
+        if handed := handed_on(source, inner, caller, one.modules):
+            return handed
+    return hoisted(source, one.use_line) if len(one.modules) == 1 else ()
 
 
 _RULE = AvoidableRule(META, detect)

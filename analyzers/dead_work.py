@@ -2,7 +2,8 @@
 
 What it looks for
     Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
-    without a loss, gradients that are cleared unused, a term times a coefficient of 0. Threshold: 3% of the step.
+    without a loss, gradients that are cleared unused, a term times a coefficient of 0, an average of frozen weights.
+    Threshold: 3% of the step.
 
 Why it costs
     A loss that goes through a second model also computes that model's gradients.
@@ -20,13 +21,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.rewrite import Edits, detached, frozen_for, skipped, without_calls, without_gradients
+from diagnose.analyzers.common.rewrite import (
+    Edits,
+    detached,
+    frozen_for,
+    only_trained,
+    skipped,
+    without_calls,
+    without_gradients,
+)
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
+from diagnose.text.numbers import plural
 
 META = RuleMeta(
     id="dead-work",
@@ -34,14 +45,25 @@ META = RuleMeta(
     order=136,
     host_order=61,
     legend=Legend("operators computed what nothing uses"),
-    changes=("skip-zero-term", "detach-inputs", "compute-less-often"),
+    changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-less-often"),
     needs=("data flow",),
+)
+ADVICE = (
+    Advice(
+        id="compute-less-often",
+        title="Compute it only in the steps that read it{there}",
+        numerics=identical("if only other steps read it"),
+        needs="a result that is not needed in each step",
+        when=lambda f, p: f.facts.get("kind") not in ("gradient", "zero factor", "unchanged") and in_training(f, p),
+        least=0.5,
+    ),
 )
 MAX_NAMED = 3
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield gradients that nothing reads, terms that are multiplied by zero, and other results that nothing reads."""
+    yield from _averages(flow)
     for one in flow.found.dead_work:
         if one.parameters:
             title = "The backward pass computes gradients of parameters that no optimizer updates"
@@ -90,6 +112,16 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             edits=_edits(flow.source, one),
             with_inner=one.with_inner,
         )
+
+
+def _averages(flow: Flow) -> Iterator[Avoidable]:
+    """Yield averages of weights that never change."""
+    for one in flow.found.unchanged_averages:
+        num, of = len(one.names), modules_of(one.names)
+        text = f"{at(one.work.line).capitalize()} averages {plural(num, 'parameter')} that no step changes, of {of}."
+        edits = only_trained(flow.source, one.work.line) if one.work.line is not None else ()
+        title = "An average is kept of weights that never change"
+        yield Avoidable(title, text, one.work, one.work.lines, {"kind": "unchanged"}, edits=edits)
 
 
 def _edits(source: OwnSource, one: DeadWork) -> Edits:

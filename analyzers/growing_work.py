@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from diagnose.analyzers.common.advice import Advice, identical, of_kind
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, held_values
-from diagnose.model.diagnosis import Finding
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, avoidable_time, held_values
+from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
@@ -37,12 +40,8 @@ META = RuleMeta(
 )
 _PREALLOCATE = Advice(
     id="preallocate",
-    title="Write each piece into a tensor that is made once, instead of concatenating",
+    title="Write each piece into a tensor that is made once, instead of concatenating{there}",
     numerics=identical(),
-    before="keys = torch.cat([keys, new_keys], dim=2)",
-    after="""cache = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once
-cache[:, :, length : length + 1] = new_keys   # in each step
-keys = cache[:, :, : length + 1]   # transformers: cache_implementation="static\"""",
     needs="a known longest length, and memory for it",
     watch="CUDA graphs come after it: they hold one length.",
     when=of_kind("copied"),
@@ -52,13 +51,7 @@ keys = cache[:, :, : length + 1]   # transformers: cache_implementation="static\
 ADVICE = (
     replace(
         _PREALLOCATE,
-        before="rows = torch.cat([rows, new])",
-        after="""buffer = new.new_empty(capacity, *new.shape[1:])   # once; end = 0
-place = torch.arange(end, end + len(new)) % capacity   # the oldest rows are written over
-buffer[place] = new
-end += len(new)
-rows = buffer[:end]   # all of it once it is full""",
-        needs="a known longest length, and memory for it; where rows are read in order, it begins at end % capacity",
+        needs="a known longest length, and memory for it; the newest rows are written over the oldest",
         when=lambda f, _: f.facts.get("kind") == "copied" and f.facts.get("in_rows"),
         least=0.7,
         most=1.0,
@@ -85,18 +78,29 @@ def detect(flow: Flow) -> list[Avoidable]:
         lines = (*one.work.lines, one.value_line)
         if one.value_line in extending:  # the line that makes a tensor longer stands before those that only read it
             lines = (one.value_line, *one.work.lines)
-        parts.append(Avoidable(title, f"Operators of {at(line)} {text}", one.work, lines, {"kind": "growing"}))
+        facts = {"kind": "growing", "by_calls": one.last_calls > one.first_calls}
+        parts.append(Avoidable(title, f"Operators of {at(line)} {text}", one.work, lines, facts))
     for copy in again:
         whole, piece = (" × ".join(map(str, shape)) for shape in (copy.whole, copy.piece))
         num, line = len(copy.work.operators), copy.work.line
         text = f"{num} times a step {at(line)} copies a tensor ({whole}) to put {piece} to it."
-        facts = {"kind": "copied", "in_rows": copy.whole[1:] == copy.piece[1:]}
+        stored: Facts = {"kind": "copied", "in_rows": copy.whole[1:] == copy.piece[1:]}
         title = "A large tensor is copied each time that little is put to it"
-        parts.append(Avoidable(title, text, copy.work, copy.work.lines, facts, copy.avoidable))
+        parts.append(Avoidable(title, text, copy.work, copy.work.lines, stored, copy.avoidable))
     return sorted(parts, key=lambda one: -one.work.share * one.avoidable)
 
 
-_RULE = AvoidableRule(META, detect)
+def _time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return what grows; nothing of a loop that only has more turns for one batch than for the one before."""
+    rows = np.concatenate([flow.rows[i] for i in one.work.operators])
+    steps = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right") - 1
+    calls = np.bincount(steps, minlength=t.steps.num)
+    if one.facts.get("by_calls") and (np.diff(calls) < 0).any():
+        return EMPTY
+    return avoidable_time(t, flow, one)
+
+
+_RULE = AvoidableRule(META, detect, time_of=_time)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 

@@ -135,17 +135,10 @@ def _in_file(file: str) -> When:
     return lambda f, _: str(f.facts.get("library", "")).endswith(file)
 
 
-_OVER_TENSORS = """# one call for a list of tensors, whatever their shapes
-weights, averages = list(model.parameters()), list(ema_model.parameters())
-with torch.no_grad():
-    torch._foreach_lerp_(averages, weights, 1 - decay)
-# further ones: torch._foreach_mul_, _foreach_add_, _foreach_addcmul_, _foreach_norm, _foreach_copy_
-# numbers of all of them: torch.stack(torch._foreach_norm(gradients)), read once"""
 _LOOP = Advice(
     id="vectorise-loop",
     title="Call each operator once for all tensors{at} ({num_calls} calls a step): torch._foreach_*",
     numerics=rounding("a product and a sum may be rounded once; compare the loss of the first steps"),
-    after=_OVER_TENSORS,
     needs="lists of tensors on one device",
     when=lambda f, _: f.facts.get("of_model") and not f.facts.get("with_gradients"),
     least=0.7,
@@ -155,19 +148,12 @@ ADVICE = (
     replace(
         _LOOP,
         title="Use multi_avg_fn in the place of avg_fn: one call averages all weights{there}",
-        after="""from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-
-ema_model = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
-# or, by hand, with no wait for the device:
-with torch.no_grad():
-    torch._foreach_lerp_(list(ema_model.module.parameters()), list(model.parameters()), 1 - decay)""",
         needs="weights on one device",
         when=_in_file("torch/optim/swa_utils.py"),
     ),
     replace(
         _LOOP,
         title="Call clip_grad_norm_ with foreach=True{at}: one call takes the norms of all gradients",
-        after="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)",
         needs="gradients that are dense tensors on one device",
         when=_in_file("torch/nn/utils/clip_grad.py"),
     ),
@@ -176,7 +162,6 @@ with torch.no_grad():
         _LOOP,
         title="Leave the penalty of the parameters{at} to the optimizer: weight_decay is twice its coefficient",
         numerics=rounding("the gradients are added in another order; the decay of AdamW is another regularisation"),
-        after="",
         needs="a penalty that is a sum of squares, and an optimizer that adds weight_decay to the gradients",
         when=lambda f, _: f.facts.get("of_model") and f.facts.get("with_gradients"),
     ),

@@ -33,7 +33,7 @@ from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
-    from diagnose.dataflow.contents import Kind
+    from diagnose.dataflow.contents import Kind, WorkOnNothing
 
 META = RuleMeta(
     id="work-on-nothing",
@@ -76,11 +76,8 @@ ADVICE = (
     ),
     Advice(
         id="index-lookup",
-        title="Look rows up by index instead of multiplying one-hot rows",
+        title="Look rows up by their index with F.embedding instead of multiplying one-hot rows{there}",
         numerics=rounding("gradients of a row that is looked up several times are added in another order"),
-        before="rows = F.one_hot(ids, num_classes).float() @ table",
-        after="""rows = F.embedding(ids, table)  # table: (num_classes, width)
-# in place of nn.Linear(num_classes, width): nn.Embedding, its weight that of the layer transposed""",
         watch="`weight[ids]` gives the same rows, but its backward adds them one by one.",
         when=of_kind("one-hot"),
         least=0.9,  # what a lookup itself takes is an estimate
@@ -98,16 +95,9 @@ ADVICE = (
     ),
     Advice(
         id="trim-padding",
-        title="Pad each batch to its own longest row ({padded:share} of the positions are padding)",
+        title="Pad each batch to its own longest row{there} ({padded:share} of the positions are padding)",
         numerics=rounding("sums over fewer positions are taken in another order"),
-        before='batch = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt")',
-        after="""batch = tokenizer(texts, padding="longest", truncation=True, return_tensors="pt")   # of one batch
-# texts that are tokenized once: no padding= there, and collate_fn=DataCollatorWithPadding(tokenizer)
-# other rows: collate_fn=functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
-# batches that are padded already, before they go to the model:
-width = int(batch["attention_mask"].any(0).sum())
-batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}""",
-        needs="a model that a mask or a loss keeps from using it; of padding in front, cut the first positions",
+        needs="rows that each batch pads (tokenizers: padding='longest'); a model that a mask keeps from using padding",
         watch="Lengths differ from batch to batch: compiled models want `dynamic=True`, and graphs hold one length.",
         when=of_kind("padding"),
         least=0.6,  # what does not depend on the positions stays
@@ -143,7 +133,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "sparse": f"{share} of the matrix ({shape}){made} that {used} multiplies are zeros in each step.",
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
-            "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect.",
+            "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect"
+            f"{_from(flow, one)}.",
             "masked rows": f"A factor ({shape}){made} multiplies {share} of the rows by zero.",
             "triangle": f"The mask ({shape}){made} hides half of the scores.",
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
@@ -160,12 +151,18 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
         if one.kind == "masked rows":
             lines = (*one.work.lines, one.value_line)
-        if one.kind == "ignored rows":  # where to select the others first
-            operators = flow.found.graph.operators
-            forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
-            lines = (*dict.fromkeys(operators[i].place for i in sorted(forward)), one.value_line)
+        if one.kind == "ignored rows":
+            lines = (*one.work.lines, one.value_line)
         confidence: Confidence = "high" if one.is_certain else "medium"
         yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
+
+
+def _from(flow: Flow, one: WorkOnNothing) -> str:
+    """Return the line before which the other rows would have to be selected, if it is not the one that takes most."""
+    operators = flow.found.graph.operators
+    forward = {operators[i].forward if operators[i].phase == "backward" else i for i in one.work.operators}
+    first = next((operators[i].place for i in sorted(forward) if i >= 0), None)
+    return f" from {at(first)} on" if first not in (None, one.work.line) else ""
 
 
 _RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)

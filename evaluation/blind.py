@@ -28,7 +28,7 @@ def row(case: dict[str, Any], found: dict[str, Any]) -> str:
     first = next((each for each in found["findings"] if each["rule"] == found["dominant"]), None)
     place = next(iter(first["where"]), {}) if first is not None else {}
     card = next((each for each in found["prescriptions"] if first is not None and each["rule"] == first["rule"]), None)
-    share = 100 * (first["worth_ns"] if first is not None else 0) / max(found["step_ms"] * 1e6, 1)
+    share = 100 * (first["worth_ms"] if first is not None else 0) / max(found["step_ms"], 1e-6)
     is_right = first is None if case["healthy"] else place.get("line") in case["lines"]
     said = f"{first['rule']} at line {place.get('line')}, {share:.0f} %" if first is not None else "nothing"
     change = card["title"] + " (diff)" * bool(card.get("diff")) if card is not None else "no change"

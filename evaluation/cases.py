@@ -45,7 +45,7 @@ CASES = {
     "item": Case("loss read per batch, 1 %", ("host-sync", "none"), (146,), ("defer-sync", "none")),
     "pandas_iloc": Case("iloc for each sample", LOADING, (31,), SAMPLE),
     "replay_copy": Case("whole buffer copied", ("growing-steps", "growing-work"), (26,), ("bound-work",)),
-    "slice_sampler": Case("boundaries searched again", ("constant-work",), (19,), ("compute-less-often",)),
+    "slice_sampler": Case("boundaries searched again", ("constant-work",), (19,), ("reuse-result",)),
     "worker_restart": Case("workers restarted", LOADING, (46,), ("keep-workers",), "again with each epoch"),
 }
 

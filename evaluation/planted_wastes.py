@@ -39,7 +39,8 @@ def traced(script: Path, keep: Path) -> dict[str, Any] | None:
     """Return the diagnosis of a script, from ``keep`` if it was traced before; None where tracing failed."""
     result = keep / f"{script.stem}.json"
     if not result.exists():
-        command = [sys.executable, "-m", "diagnose", "trace", "-o", str(result), script.name, "--steps", str(STEPS)]
+        command = [sys.executable, "-m", "diagnose", "trace", "-o", str(result), script.name]
+        command += ["--steps", str(STEPS)] if '"--steps"' in script.read_text(encoding="utf-8") else []
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(script, folder)  # of a script in its working folder changes are diffs
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}

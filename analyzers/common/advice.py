@@ -164,12 +164,6 @@ _LOOP = Advice(
     id="vectorise-loop",
     title="Vectorise the loop{at} ({issuer.num:.0f} operators a step): let few operators work on all rows",
     numerics=rounding("sums are taken in another order; compare the loss of the first steps"),
-    after="""# one operator over all rows in the place of one for each: a new axis pairs every row with every other
-distance = ((x[:, None] - x[None, :]) ** 2).sum(-1)
-same = labels[:, None] == labels[None, :]
-farthest = distance.masked_fill(~same, float("-inf")).amax(1)
-# lists of tensors, such as parameters: torch._foreach_mul_, _foreach_add_, _foreach_lerp_
-# where the loop advances independent copies (environments, sequences): a batch of them in each call""",
     needs="memory for all rows at once",
     watch="Comparing all with all takes memory for every pair.",
     when=lambda f, _: _repeats(f),
@@ -246,14 +240,6 @@ def whole_step(x):
 step = StepGraph(whole_step, "cuda")
 step(x)""",
         when=lambda f, p: p.trains is False and _can_capture(f, p),
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Compute it once, only when it is read, or for what is new{there}",
-        numerics=identical("if it is the same in each step or only read now and then"),
-        needs="a result that is not needed in each step",
-        when=lambda f, p: f.facts.get("kind") not in ("gradient", "zero factor") and in_training(f, p),
-        least=0.5,
     ),
     Advice(
         id="find-batch-size",
@@ -412,13 +398,8 @@ print(choice)""",
     ),
     replace(
         _LOOP,
-        title="Call few operators in the place of the loop{at} ({issuer.num:.0f} operators a step)",
-        after="""# running sums, products and maxima: torch.cumsum, torch.cumprod, torch.cummax
-# state = a * state + x[t] with an a that stays the same: a product with its powers, which are made once
-a, t = 0.95, torch.arange(len(x))
-powers = (a ** (t[:, None] - t)).tril()
-states = powers @ x""",
-        needs="memory for all turns at once",
+        title="Use torch.cumsum, cumprod or cummax in the place of the loop{at} ({issuer.num:.0f} operators a step)",
+        needs="memory for all turns at once; a product with the powers of the factor if each turn scales the state",
         watch="Powers of numbers near zero or above one leave the range of float32 over long sequences.",
         when=lambda f, _: f.facts.get("form") == "scan",
         least=0.1,
@@ -426,9 +407,6 @@ states = powers @ x""",
     replace(
         _LOOP,
         title="Use nn.{form} in the place of the loop{at} ({issuer.num:.0f} operators a step)",
-        after="""# runs the whole loop in one operator; weights and biases are those of the cell
-layer = nn.{form}(x.shape[-1], width, batch_first=True)
-outputs, state = layer(x)""",
         needs="the order of the gates that torch has, where weights are copied",
         watch="Copied weights need the order of torch's gates.",
         when=lambda f, _: f.facts.get("kind") == "recurrent",
@@ -445,12 +423,6 @@ outputs, state = layer(x)""",
     replace(
         _LOOP,
         title="Vectorise the loop{at} ({issuer.num:.0f} operators a step): read {issuer.reads:.0f} numbers at once",
-        after="""# the loop collects tensors; one tensor of all of them is read once, after it
-values = torch.stack([value.detach() for value in values]).tolist()
-
-# counts of each class without a loop; they add up in a tensor, which is read when they are wanted
-seen = torch.bincount(target, minlength=num_classes)
-hits = torch.bincount(target[pred == target], minlength=num_classes)""",
         when=lambda f, _: f.facts.get("has_device") is not False and _repeats(f, num_reads=8),
     ),
     _LOOP,

@@ -23,6 +23,7 @@ __all__ = [
     "hoisted",
     "joined",
     "kept",
+    "only_trained",
     "skipped",
     "without_calls",
     "without_gradients",
@@ -108,24 +109,28 @@ def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) 
     return (*_edit(source, first, now), *_edit(source, again, second))
 
 
-def handed_on(source: OwnSource, inner: Frame, caller: Frame) -> Edits:
-    """Return a statement of a method that the modules of a loop run, made once before it and handed to each."""
+def handed_on(source: OwnSource, inner: Frame, caller: Frame, modules: Iterable[str] = ()) -> Edits:
+    """Return what a method computes again in each turn of a loop that calls it, made once before and handed to each.
+
+    It is what a statement assigns, or else the call in it of the only one of these modules.
+    """
     loop, method, made = source.loop(caller), source.function(inner), source.statement(inner)
-    definition, line, name = source.statement(method), source.statement(caller), _target(made)
-    if loop is None or method is None or line is None or not name.isidentifier() or inner.file != caller.file:
+    definition, line = source.statement(method), source.statement(caller)
+    if loop is None or method is None or made is None or line is None or inner.file != caller.file:
         return ()
     call, head, binds = source.text(caller), source.text(loop), source.binds(loop)
     turns, calls = _turns(source.statement(loop)), [each for each in ast.walk(line) if isinstance(each, ast.Call)]
-    of_turn = [each for each in calls if ast.unparse(each.func) in turns] or (
-        calls if not _names(line) & {*turns} else []
-    )
+    of_turn = [each for each in calls if ast.unparse(each.func) in turns]
+    of_turn = of_turn or [each for each in calls if not _names(each.func) & {*turns}]
     if len(of_turn) != 1 or not isinstance(definition, ast.FunctionDef):
         return ()
     called = ast.unparse(of_turn[0].func)
     of = turns.get(called, "" if _names(of_turn[0].func) & binds else called)
-    given = _given(call, of_turn[0], definition, of) if of else None
-    computed = _computed(source, inner, method, given, binds) if given is not None else None
-    if given is None or computed is None:
+    given = _given(call, of_turn[0], definition, of) if of else {}
+    choices = _repeated(made, modules, source.binds(method) | binds)
+    each = ((name, nodes, _computed(source, inner, nodes[0], given or {}, binds)) for name, nodes in choices)
+    name, nodes, computed = next((one for one in each if one[2]), ("", [], None))
+    if not given or computed is None:
         return ()
     start = _edit(source, loop, f"{name} = {computed}\n{head}")
     if given.get(name) == name:
@@ -134,15 +139,41 @@ def handed_on(source: OwnSource, inner: Frame, caller: Frame) -> Edits:
     if new_head is None or around is None or name in source.binds(around):
         return ()
     passing = with_parts(call, [(of_turn[0], f"{_segment(call, of_turn[0])[:-1].rstrip(', ')}, {name}={name})")])
-    method_now = (*_edit(source, method, new_head), *_edit(source, inner, ""))
-    return (*start, *_edit(source, caller, passing), *method_now)
+    text = source.text(inner)
+    now = f"{_segment(text, nodes[0])} if {name} is None else {name}"
+    is_whole = nodes[0] is getattr(made, "value", None)
+    after = with_parts(text, [(node, now if is_whole else f"({now})") for node in nodes])
+    return (*start, *_edit(source, caller, passing), *_edit(source, method, new_head), *_edit(source, inner, after))
+
+
+def _repeated(made: ast.stmt, modules: Iterable[str], taken: frozenset[str]) -> Iterator[tuple[str, list[ast.expr]]]:
+    """Yield what a statement may compute again, with its name: what it assigns, and the call of these modules alone."""
+    value = getattr(made, "value", None)
+    if _target(made).isidentifier() and value is not None:
+        yield _target(made), [value]
+    calls = _module_calls(made, modules)
+    if len({ast.dump(each) for each in calls}) == 1:
+        yield _new_name(calls[0], _names(made) | taken), calls
+
+
+def _module_calls(made: ast.stmt, modules: Iterable[str]) -> list[ast.expr]:
+    """Return the calls of one of these modules by a statement of the module around it: "layer.key" as `self.key(x)`."""
+    names = tuple(f".{module}." for module in modules)
+
+    def is_meant(node: ast.AST) -> bool:
+        called = _called(node)
+        return called.startswith("self.") and all(f".{called.removeprefix('self.')}." in name for name in names)
+
+    return _outermost(made, is_meant) if names else []
 
 
 def _computed(
-    source: OwnSource, inner: Frame, method: Frame, given: Mapping[str, str], changes: frozenset[str]
+    source: OwnSource, inner: Frame, part: ast.AST, given: Mapping[str, str], changes: frozenset[str]
 ) -> str | None:
-    """Return what a statement of a method assigns, with what its caller passes; None if that is not known there."""
-    text = _segment(source.text(inner), getattr(source.statement(inner), "value", ast.Pass()))
+    """Return a part of a method's statement with what its caller passes; None if that is not known there."""
+    text, method = _segment(source.text(inner), part), source.function(inner)
+    if method is None:
+        return None
     local = source.binds(method) | given.keys()
     changed = changes | {*source.stored(method.file, range(method.line + 1, inner.line))}
     parts = []
@@ -212,6 +243,23 @@ def skipped(source: OwnSource, line: Frame) -> Edits:
         ) if coefficient := _coefficient(term):
             now = f"{_segment(text, whole)} if {coefficient} != 0 else {_segment(text, left)}"
             return _edit(source, line, with_parts(text, [(whole, now)]))
+    return ()
+
+
+def only_trained(source: OwnSource, line: Frame) -> Edits:
+    """Return the statement of a loop over two models' parameters, for those alone that are trained."""
+    text, loop = source.text(line), source.loop(line)
+    match source.statement(loop), source.statement(line):
+        case (
+            ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)]),
+                iter=ast.Call(func=ast.Name(id="zip"), args=[one, other]),
+            ),
+            ast.Expr(value=ast.Call(func=function)),
+        ) if all(ast.unparse(each).endswith(".parameters()") for each in (one, other)):
+            moved = ast.unparse(function).partition(".")[0]
+            trained = {first: second, second: first}.get(moved)
+            return _edit(source, line, f"if {trained}.requires_grad:\n    {text}") if trained else ()
     return ()
 
 
@@ -299,4 +347,4 @@ def _with_parameter(text: str, definition: ast.FunctionDef, name: str) -> str | 
     last = args.defaults[-1] if args.defaults else args.args[-1]
     end = span(text, last)[1]
     raw = text.encode()
-    return (raw[:end] + f", {name}{'=None' if args.defaults else ''}".encode() + raw[end:]).decode()
+    return (raw[:end] + f", {name}=None".encode() + raw[end:]).decode()  # what else calls it computes it as before

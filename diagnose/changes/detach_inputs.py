@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _applies(program: Program, finding: Finding) -> bool:
-    return finding.facts.get("kind") not in ("result", "zero factor") and to_training(program, finding)
+    return finding.facts.get("kind") not in ("result", "unchanged", "zero factor") and to_training(program, finding)
 
 
 def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:

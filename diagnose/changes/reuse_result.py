@@ -2,7 +2,8 @@
 
 What it does
     Uses the first result in both places: under its name, as an argument of the layers that need it, or made before the
-    loop. Parametrized weights are computed once within `torch.nn.utils.parametrize.cached()`.
+    loop. What is the same in each step is made before the steps, and a cache gets the key that it is filled under.
+    Parametrized weights are computed once within `torch.nn.utils.parametrize.cached()`.
 
 What to watch
     The result takes memory until its last use. With gradients, all uses need one backward pass, and nothing may change
@@ -27,7 +28,11 @@ KEPT = "memory for the result, until its last use"
 def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     facts = finding.facts
     title, needs = "Keep the result instead of computing it again", KEPT
-    if facts.get("is_parametrized"):
+    if facts.get("kind") == "constant":
+        title, needs = "Compute it once, before the steps, and keep the result", "memory for the result"
+        if facts.get("cache"):
+            title = f"Ask {facts['cache']} for the key that it is filled under"
+    elif facts.get("is_parametrized"):
         title = "Compute parametrized weights once for all uses in a pass"
         needs = "weights that do not change within the block: no optimizer's step in it"
     elif facts.get("with_gradients"):
@@ -49,5 +54,5 @@ CHANGE = Change(
     numerics=identical(),
     edit=STATEMENTS,
     proposal=_proposal,
-    applies=lambda _, finding: finding.facts.get("kind", "repeated") == "repeated",
+    applies=lambda _, finding: finding.facts.get("kind", "repeated") in ("repeated", "constant"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from diagnose.dataflow.averages import UnchangedAverage, unchanged_averages
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
 from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import Graph, graph_of
@@ -20,6 +21,7 @@ from diagnose.dataflow.growth import (
 from diagnose.dataflow.liveness import DeadWork, dead_work
 from diagnose.dataflow.loops import Loop, loops
 from diagnose.dataflow.placement import HostRoundTrip, ReadByElement, host_round_trips, read_by_element
+from diagnose.dataflow.products import ProductOrder, product_order
 from diagnose.dataflow.repeats import ComputedAgain, ConstantWork, computed_again, constant_work
 from diagnose.dataflow.rows import EqualRows, equal_rows
 from diagnose.dataflow.width import TooWide, too_wide
@@ -33,11 +35,13 @@ class Analyses(NamedTuple):
 
     graph: Graph  # what they looked at
     dead_work: tuple[DeadWork, ...]
+    unchanged_averages: tuple[UnchangedAverage, ...]
     computed_again: tuple[ComputedAgain, ...]
     constant_work: tuple[ConstantWork, ...]
     loops: tuple[Loop, ...]
     work_on_nothing: tuple[WorkOnNothing, ...]
     equal_rows: tuple[EqualRows, ...]
+    product_order: tuple[ProductOrder, ...]
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
     read_by_element: tuple[ReadByElement, ...]
@@ -54,11 +58,13 @@ def analyse(flow: Dataflow) -> Analyses:
     return Analyses(
         graph=graph,
         dead_work=dead_work(graph),
+        unchanged_averages=unchanged_averages(graph),
         computed_again=computed_again(graph),
         constant_work=constant_work(graph),
         loops=loops(graph),
         work_on_nothing=work_on_nothing(graph),
         equal_rows=equal_rows(graph),
+        product_order=product_order(graph),
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),
         read_by_element=read_by_element(graph),

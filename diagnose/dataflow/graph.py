@@ -132,6 +132,12 @@ class Graph:
             return self.values[value].role == "input"
         return plain_name(made_by.name) == _BRINGS_IN
 
+    def brings_in(self, operator: int) -> bool:
+        """Return whether an operator brings in what Python has made, if the content tells it from other contents."""
+        one = self.operators[operator]
+        is_told = all(self.values[use.value].kind != "constant" for use in one.writes)
+        return plain_name(one.name) == _BRINGS_IN and bool(one.writes) and is_told
+
     def made_at(self, value: int) -> Frame | None:
         """Return the line that made a value."""
         made_by = self.producer(value)

@@ -14,6 +14,7 @@ are only added up are one pass that starts from the sum.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -38,10 +39,10 @@ class ComputedAgain(NamedTuple):
     with_gradients: bool  # a backward pass goes through what is computed again
     starts: tuple[Frame | None, ...] = ()  # of backward passes: the lines that start them, in order
     modules: tuple[str, ...] = ()  # the innermost ones that compute it, in the order in which they do
-    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call;
-    # of one that calls a function again: the line in that
+    inner: Frame | None = None  # of one line that computes it under several callers: the method that they all call
     callers: tuple[Frame, ...] = ()  # what calls both lines, or that method, innermost first; () if not the same
-    is_whole: bool = False  # whenever the line runs in the step, it computes the same
+    stack: tuple[Frame, ...] = ()  # of one line that computes it again: from the operator outwards
+    is_whole: bool = False  # whenever its modules run there in the step, they compute the same, and nothing is drawn
     is_parametrized: bool = False  # by parametrizations of weights
     is_kept_first: bool = True  # no backward pass goes through the first one alone: its result serves both
 
@@ -55,6 +56,10 @@ class ConstantWork(NamedTuple):
     use_line: Frame | None  # the first use of that
     shape: tuple[int, ...]
     is_certain: bool  # no value that came in with the step is part of it
+    callers: tuple[Frame, ...] = ()  # of that line, innermost first
+    made_by_python: bool = False  # operators of the work bring in what Python has made
+    is_whole: bool = False  # whatever its lines compute in the step is the same
+    with_gradients: bool = False  # a backward pass goes through it
 
 
 class _Same(NamedTuple):
@@ -158,10 +163,10 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     numbers = _value_numbers(graph)
     before: dict[Hashable, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step - 1):
-        if _can_be_kept(graph, i):
+        if _can_be_kept(graph, i) or graph.brings_in(i):
             before[graph.operators[i].place, _equal_key(graph, numbers, i)].append(i)
     same: dict[int, int] = {}
-    for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i)):
+    for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i) or graph.brings_in(i)):
         if match := before.get((graph.operators[i].place, _equal_key(graph, numbers, i))):
             pairs = zip(graph.operators[i].reads, graph.operators[match[0]].reads, strict=True)
             # The same in each step; contents were compared before.
@@ -172,14 +177,29 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     groups: dict[tuple[Frame, ...], list[list[int]]] = defaultdict(list)
     for group in components(graph, _without_changed(graph, same)):
         groups[graph.work(group).lines].append(group)
+    every = Counter(graph.operators[i].place for i in graph.of_step(graph.last_step) if graph.makes_values(i))
     records = []
     for each in groups.values():
         rows, last = [i for group in each for i in group], graph.operators[each[0][-1]]
         made = last.writes[0]
         users = (graph.operators[i].place for i in graph.readers[made.value])
         is_certain = not any(graph.comes_in(value) for i in rows for value in graph.needs[i])
+        made_by_python = any(map(graph.brings_in, rows))
         kind = graph.values[made.value].kind
-        records.append(ConstantWork(kind, graph.work(rows), last.place, next(users, None), made.shape, is_certain))
+        mine = Counter(graph.operators[i].place for i in rows if graph.makes_values(i))
+        record = ConstantWork(
+            kind,
+            graph.work(rows),
+            last.place,
+            next(users, None),
+            made.shape,
+            is_certain and not made_by_python,
+            last.stack[1:],
+            made_by_python,
+            is_whole=all(every[place] == num for place, num in mine.items()),
+            with_gradients=any(graph.backward[i] for i in rows),
+        )
+        records.append(record)
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
@@ -212,23 +232,25 @@ def _with_calls(graph: Graph, record: ComputedAgain, pairs: dict[int, int]) -> C
     if len(modules) > 1 and record.value_line == record.use_line:
         at = next((n for n in range(at, len(one.stack)) if one.stack[n].function == "forward"), len(one.stack))
         inner = next(iter(one.stack[at : at + 1]), None)
-    elif at == 1 and record.value_line == record.use_line:
-        at, inner = 0, one.stack[0]
     alike = one.stack[at + 1 :] == other.stack[at + 1 :]
     calls = Counter(_call(graph.operators[row]) for row in rows)
     every = Counter(_call(graph.operators[row]) for row in graph.of_step(graph.last_step))
+    stacks = {graph.operators[row].stack for row in rows}
+    draws = any(graph.operators[row].draws and graph.operators[row].stack in stacks
+                for row in graph.of_step(graph.last_step))  # fmt: skip
     return record._replace(
         modules=modules,
         inner=inner,
         callers=one.stack[at + 1 :] if alike else (),
-        is_whole=all(every[call] == num for call, num in calls.items()),
+        stack=one.stack if one.stack == other.stack else (),
+        is_whole=not draws and all(every[call] == num for call, num in calls.items()),
         is_parametrized=all(".parametrizations." in f".{module}." for module in modules),
         is_kept_first=not graph.backward[i] or bool(graph.backward[pairs[i]]),
     )
 
 
 def _call(one: Operator) -> Hashable:
-    return one.name, one.phase, one.stack
+    return one.name, one.phase, one.stack, re.sub(r"\d+", "", one.module)  # layers of a list are alike
 
 
 def _left_between(graph: Graph, first: int, again: int) -> Frame | None:

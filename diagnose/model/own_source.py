@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Frame
 
 Spans: TypeAlias = Mapping[str, tuple[tuple[int, int], ...]]  # by file: first and last lines
@@ -38,6 +39,7 @@ class OwnSource(NamedTuple):
     loops: Spans = _NOTHING
     functions: Spans = _NOTHING
     bound: Mapping[tuple[str, int], tuple[str, ...]] = MappingProxyType({})  # names that a loop or function binds
+    whole: Mapping[str, StoredSource] = MappingProxyType({})  # by file: whole functions
 
     def text(self, frame: Frame | None) -> str:
         """Return the text of a statement, of one with a body its head; "" where it is not known."""

@@ -96,7 +96,8 @@ def flow_of(t: Tables) -> Flow | None:
     placed = ((one.place, rows) for one, rows in zip(flow.operators, found, strict=True))
     lines = {row: place for place, rows in placed if place is not None for row in rows}
     padded_to = frozenset(one.padded_to for one in loaded if one.padded_to)
-    source = OwnSource(t.capture.lines, t.capture.loops, t.capture.functions, t.capture.bound)
+    capture = t.capture
+    source = OwnSource(capture.lines, capture.loops, capture.functions, capture.bound, capture.sources)
     made = t.capture.info.wide if t.capture.info is not None else ()
     buffer = ExpressionRecord(file="", line=0, is_tensor=True)
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)

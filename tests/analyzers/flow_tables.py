@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from diagnose.model.assignments import StoredSource
 from diagnose.model.capture import Loops
 from diagnose.model.dataflow import Dataflow
 from diagnose.pipeline.find import build_tables
-from tests.dataflow.table import Table
+from tests.dataflow.table import FILE, Table
 
 CPU, GPU = (), None
 
@@ -25,6 +26,8 @@ def tables(
     calls: str = "",
     frames: tuple[str, ...] = (),
     loops: Mapping[str, Loops] = MappingProxyType({}),
+    sources: Mapping[str, StoredSource] = MappingProxyType({}),
+    sampled: tuple[tuple[int, str], ...] = (),
     **texts: str,
 ):
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
@@ -32,7 +35,7 @@ def tables(
     ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
     calls all of them, as do ``frames``, the outermost first. ``pause`` is what passes behind the first operator of a
     step, µs. Kernels of a device start ``late``, µs. Each operator calls one named ``calls``, which launches a kernel
-    of 40 µs there.
+    of 40 µs there. ``sampled`` are lines and functions that samples see in the pause.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
@@ -52,7 +55,9 @@ def tables(
                 r.kernel(name, begin + late + 30, begin + late + 105, launched=(begin + 10, begin + 20))
             if calls:
                 r.kernel(calls, begin + late + 105, begin + late + 145, launched=(begin + 60, begin + 70))
-    capture = replace(r.capture(attribution=r), dataflow=flow, loops=loops)
+        for i, (line, function) in enumerate(sampled):
+            r.sample(1000 * step + 115 + i, (FILE, line, function))
+    capture = replace(r.capture(attribution=r), dataflow=flow, loops=loops, sources=sources)
     return build_tables(capture, capture.trace)
 
 

@@ -41,7 +41,8 @@ def test_a_statement_of_several_layers_is_made_once_and_handed_on():
         "idx = knn(xyz, self.layers[0].k)",
         "for layer in self.layers: ...",
         "h = layer(xyz, h, idx=idx)",
-        "def forward(self, xyz, h, idx): ...",
+        "def forward(self, xyz, h, idx=None): ...",
+        "idx = knn(xyz, self.k) if idx is None else idx",
     ]
 
 

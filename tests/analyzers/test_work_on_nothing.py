@@ -46,7 +46,7 @@ def test_a_sort_of_which_few_are_read_costs_what_a_selection_saves(recording):
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["select-top-k"]
 
 
-def test_of_rows_without_an_effect_the_lines_are_where_others_can_be_selected_first(recording):
+def test_of_rows_without_an_effect_the_longest_line_stands_first_and_the_text_has_the_one_to_select_before(recording):
     def headed(t):
         rows = t.op("mm", t.value(64, 8), t.value(8, 8, role="parameter"), shape=(64, 8), line=5, ns=10)
         t.op("sum", t.op("gelu", rows, line=6, ns=90), shape=(), line=8, ns=100)
@@ -60,8 +60,10 @@ def test_of_rows_without_an_effect_the_lines_are_where_others_can_be_selected_fi
     assert work_on_nothing.find(tables(recording, steps(headed))) == []
     (finding,) = work_on_nothing.find(t := tables(recording, steps(headed), devices=GPU))  # what takes long there
     assert finding.title == "Operators compute rows that have no effect"
-    assert [each.line for each in finding.where] == [5, 7]
-    assert finding.evidence[-1] == "75 % of the rows get no gradient from line 7 of train.py: they have no effect."
+    assert [each.line for each in finding.where] == [7, 5]
+    assert finding.evidence[-1] == (
+        "75 % of the rows get no gradient from line 7 of train.py: they have no effect from line 5 of train.py on."
+    )
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["gather-labelled-rows"]
 
 

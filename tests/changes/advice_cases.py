@@ -185,6 +185,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         },
     ),
     "dead-work": (
+        {"kind": "unchanged", "edits": NOT_KNOWN},
         {"kind": "zero factor"},
         {"kind": "zero factor", "edits": written(skipped, "loss = loss + coefficient * penalty(x)")},
         *(
@@ -207,7 +208,15 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         ),
     ),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
-    "constant-work": ({"kind": "constant"},),
+    "constant-work": (
+        {"kind": "constant"},
+        {"kind": "constant", "cache": "masks", "edits": written(hoisted, "for each in (0, 1):", "h = model(x)")},
+    ),
+    "product-order": (
+        {"kind": "first", "is_always": True, "edits": NOT_KNOWN},
+        {"kind": "first", "has_bias": True},
+        {"kind": "last"},
+    ),
     "recurrence": tuple(
         {"issuer": ISSUER | {"reads": 0.0}, "kind": kind, "form": form, "moves": "before"}
         for kind, form in (("recurrent", "GRU"), ("recurrent", "scan"), ("separable", ""))

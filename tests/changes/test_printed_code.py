@@ -27,7 +27,6 @@ DIFFERS = {
     "accumulate-gradients": {"trained"},  # it is a loop of training
     "detach-inputs": {"trained"},  # layers that no optimizer has are frozen
     "no-fills": {"out"},  # the script writes all of it afterwards
-    "trim-padding": {"batch"},  # narrower
 }
 NEEDS_TORCH = {"fewer-guards": (2, 8)}
 NEEDS_ONE_OF = {"eight-bit-optimizer": ("torchao", "bitsandbytes"), "pack-samples": ("webdataset",)}

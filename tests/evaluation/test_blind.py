@@ -10,8 +10,8 @@ CASES = json.loads((blind.FOLDER / "truth.json").read_text(encoding="utf-8"))
 CASE = {"name": "one", "healthy": False, "lines": [7, 8], "share_saved": 0.31}
 
 
-def found(line=7, worth_ns=4e6, dominant="data-stall", diff=""):
-    first = {"rule": "data-stall", "worth_ns": worth_ns, "where": [{"file": "a.py", "line": line}]}
+def found(line=7, worth_ms=4.0, dominant="data-stall", diff=""):
+    first = {"rule": "data-stall", "worth_ms": worth_ms, "where": [{"file": "a.py", "line": line}]}
     card = {"rule": "data-stall", "title": "Load in workers", "diff": diff}
     return {"findings": [first], "prescriptions": [card], "dominant": dominant, "step_ms": 10.0}
 

@@ -10,7 +10,7 @@ from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, na
 from diagnose.model.assignments import assigned, name_of
 from diagnose.model.own_source import EditedStatement
 
-__all__ = ["made_each_time", "table_rows"]
+__all__ = ["made_each_time", "stays", "table_rows"]
 
 _MAKERS = frozenset(
     {
@@ -32,7 +32,7 @@ def made_each_time(source: Source) -> Idiom | None:
               for target, value in assigned(node) if (name := name_of(target))}  # fmt: skip
     used = [name for name in names_in(call) if name in opened]
     parts = [opened[name] for name in used] or [call]
-    if any(part is None or not _stays(source, part, loop) for part in parts):
+    if any(part is None or not stays(source, part, loop) for part in parts):
         return None
     parameters = source.around.args.args if isinstance(source.around, ast.FunctionDef) else []
     is_method = loop is None and "self" in [one.arg for one in parameters]
@@ -51,7 +51,7 @@ def _is_maker(call: ast.Call) -> bool:
     return ast.unparse(call.func) in _MAKERS or last_name(call.func) == "from_pretrained"
 
 
-def _stays(source: Source, value: ast.expr, loop: ast.For | ast.While | None) -> bool:
+def stays(source: Source, value: ast.expr, loop: ast.For | ast.While | None) -> bool:
     """Return whether an expression is the same in each turn of the loop, or without one in each call."""
     if loop is None:
         return source.changes(value) is False
