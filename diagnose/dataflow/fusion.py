@@ -7,7 +7,7 @@ from the operators in it and from what it lies between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, is_pointwise, is_reduction, num_bytes
@@ -89,6 +89,7 @@ def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form] | None
         mine = [i for i in cluster if operators[i].place in forms]
         return (forms[operators[mine[0]].stack[0]], mine) if mine else ("pointwise", cluster)
     form: Form = next((form for form, sets in _FORMS if _fits(graph, cluster, sets)), "pointwise")
+    form = "pointwise" if form == "GELU" and not _weighs_itself(graph, cluster) else form
     form = "attention" if form != "loss" and _attends(graph, cluster) else form
     if form in ("pointwise", "attention"):
         return form, cluster
@@ -137,6 +138,20 @@ def _is_inner(graph: Graph, value: int, made_by: int, depth: Sequence[int]) -> b
 def _fits(graph: Graph, cluster: list[int], sets: Iterable[set[str]]) -> bool:
     names = {base_name(graph.operators[i]) for i in cluster}
     return not any(map(names.isdisjoint, sets))
+
+
+def _weighs_itself(graph: Graph, cluster: list[int]) -> bool:
+    """Return whether a tanh or erf of something is multiplied with the same again: those of a gate belong to others."""
+    known: dict[int, tuple[frozenset[Hashable], bool]] = {}  # by value: what it is made of, and whether that is bent
+    for i in cluster:
+        one = graph.operators[i]
+        parts = [known.get(use.value, (frozenset([(use.value, use.shape, use.offset)]), False)) for use in one.reads]
+        if base_name(one) == "mul" and len(parts) == 2 and parts[0][1] != parts[1][1] and parts[0][0] & parts[1][0]:
+            return True
+        made_of = frozenset[Hashable]().union(*(each for each, _ in parts))
+        is_bent = base_name(one) in ("tanh", "erf") or any(bent for _, bent in parts)
+        known |= {use.value: (made_of, is_bent) for use in one.writes}
+    return False
 
 
 def _attends(graph: Graph, cluster: list[int]) -> bool:

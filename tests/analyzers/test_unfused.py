@@ -18,15 +18,20 @@ def written_out(*names):
     return operators
 
 
-GELU = written_out("pow", "mul", "tanh", "mul")
+def gelu(t):
+    x = t.value(64, 64)
+    bent = x
+    for name in ("pow", "mul", "tanh"):
+        bent = t.op(name, bent, line=11, ns=100)
+    return t.op("mul", x, bent, line=11, ns=100)
 
 
 def test_an_activation_costs_the_share_of_bytes_that_need_not_move(recording):
-    (finding,) = unfused.find(tables(recording, steps(GELU)))
-    assert finding.lost_ns == pytest.approx(400_000 * 6 / 8, abs=8)
+    (finding,) = unfused.find(tables(recording, steps(gelu)))
+    assert finding.lost_ns == pytest.approx(400_000 * 7 / 9, abs=8)
     assert finding.title == "A GELU is written out in single operators"
     assert finding.evidence[-1] == (
-        "At line 11 of train.py 4 operators a step compute a GELU; 75 % of the bytes that they read and write are "
+        "At line 11 of train.py 4 operators a step compute a GELU; 78 % of the bytes that they read and write are "
         "values that a fused operator keeps."
     )
 
@@ -36,7 +41,7 @@ def test_pointwise_operators_of_no_known_form_are_not_named(recording):
 
 
 def test_a_function_of_torch_that_consists_of_several_operators_is_not_written_out(recording):
-    assert unfused.find(tables(recording, steps(GELU), within="aten::mish")) == []
+    assert unfused.find(tables(recording, steps(gelu), within="aten::mish")) == []
 
 
 def attention(mask):
@@ -68,5 +73,5 @@ def test_attention_of_a_device_is_named_by_its_kernels(recording):
 
 
 def test_no_change_is_known_of_other_forms(recording):
-    t = tables(recording, steps(GELU))
+    t = tables(recording, steps(gelu))
     assert prescribe(unfused.find(t)[0], t.steps.step_ns, UNKNOWN) == []
