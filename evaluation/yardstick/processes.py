@@ -1,0 +1,51 @@
+"""Commands that are given a time: what they start ends with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from yardstick.answer import NoAnswerError
+
+__all__ = ["MAX_SECONDS", "ended", "last_line"]
+
+MAX_SECONDS = 900.0  # a machine that does something else at the same time takes several times as long
+
+
+def ended(
+    command: Sequence[str],
+    folder: Path,
+    seconds: float = MAX_SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with one thread per process, and return what it printed.
+
+    Raises:
+        NoAnswerError: it took longer than it may.
+    """
+    given = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
+    started = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, errors = started.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+        raise NoAnswerError(f"more than {seconds:.0f} s") from None
+    return subprocess.CompletedProcess(list(command), started.returncode, out, errors)
+
+
+def last_line(run: subprocess.CompletedProcess[str]) -> str:
+    """Return why a command failed, in a line."""
+    lines = run.stderr.strip().splitlines()
+    return lines[-1][:200] if lines else f"exit {run.returncode}"

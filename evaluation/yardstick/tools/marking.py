@@ -1,0 +1,86 @@
+"""Training scripts with their steps marked, as tools ask for that want a `with` around the loop's body.
+
+The body of the loop that trains is put under one `with`, after the statements that the tool's documentation has for a
+loop of one's own. Lines move by it, so this is for tools that name none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from yardstick.answer import NoAnswerError
+
+__all__ = ["mark"]
+
+Loop = ast.For | ast.While
+
+
+def mark(script: Path, setup: str, step: str, loader: str = "") -> None:
+    """Put ``setup`` after the script's imports, ``step`` around each step, and ``loader`` around each DataLoader.
+
+    ``{model}`` in ``step`` becomes the name of the model.
+
+    Raises:
+        NoAnswerError: no loop of the script has both a backward pass and the step of an optimizer.
+    """
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    training = [node for node in ast.walk(tree) if isinstance(node, Loop) and _trains(node, functions)]
+    if not training:
+        raise NoAnswerError("no loop with a backward pass and an optimizer's step, so no step could be marked")
+    loop = min(training, key=lambda node: sum(1 for _ in ast.walk(node)))
+    owner = next((fn for fn in functions.values() if loop in list(ast.walk(fn))), tree)
+    head = ast.parse(f"with {step.format(model=_model(owner) or _model(tree) or 'None')}: pass").body[0]
+    assert isinstance(head, ast.With), "the statement is written above"
+    head.body, loop.body = loop.body, [head]
+    imports = [place for place, node in enumerate(tree.body) if isinstance(node, ast.Import | ast.ImportFrom)]
+    after = max(imports, default=-1) + 1
+    tree.body[after:after] = ast.parse(setup).body
+    if loader:
+        tree = _Wrapped(loader).visit(tree)
+    script.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
+
+
+class _Wrapped(ast.NodeTransformer):
+    """Puts a call around each DataLoader that the script makes."""
+
+    def __init__(self, function: str) -> None:
+        self.function = ast.parse(function, mode="eval").body
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Wrap a call of DataLoader."""
+        self.generic_visit(node)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return ast.Call(self.function, [node], []) if name == "DataLoader" else node
+
+
+def _trains(node: ast.AST, functions: dict[str, ast.FunctionDef]) -> bool:
+    names = set(_called(node, functions, set()))
+    return {"backward", "step"} <= names
+
+
+def _called(node: ast.AST, functions: dict[str, ast.FunctionDef], seen: set[str]) -> Iterator[str]:
+    """Yield the names that a node calls, those in the script's own functions included."""
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call):
+            continue
+        if isinstance(call.func, ast.Attribute):
+            yield call.func.attr
+        elif isinstance(call.func, ast.Name) and call.func.id in functions and call.func.id not in seen:
+            seen.add(call.func.id)
+            yield from _called(functions[call.func.id], functions, seen)
+
+
+def _model(scope: ast.AST) -> str:
+    """Return the first name whose parameters are asked for, which is what an optimizer gets."""
+    for node in ast.walk(scope):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("parameters", "named_parameters")
+            and isinstance(node.value, ast.Name)
+            and node.value.id != "self"
+        ):
+            return node.value.id
+    return ""
