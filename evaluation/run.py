@@ -1,18 +1,17 @@
 """The open yardstick: lets tools answer about cases with a truth, judges the answers, and writes the page.
 
-    scripts/python evaluation/run.py --install                                  the peers, each in its own environment
+    scripts/python evaluation/run.py --install            the other tools, each in its own environment
     scripts/python evaluation/run.py --tool diagnose --tool hta --set traces-1
-    scripts/python evaluation/run.py --recordings 20 --scripts 8 --seed 1 --keep build/answers --write evaluation/pages/yardstick.md
+    scripts/python evaluation/run.py --recordings 20 --scripts 8 --keep build/answers --write PAGE
 
-Without --tool all tools answer, without --set all sets are asked. --recordings and --scripts draw a slice, the same one
-for each tool. Answers that are in the folder of --keep are not asked for again. Exits with 1 where a case is not what it
-was when its truth was fixed.
+Without --tool all tools answer, without --set all sets are asked. --recordings and --scripts draw a slice, the same
+one for each tool. Answers that are in the folder of --keep are not asked for again. Exits with 1 if a case is not what
+it was when its truth was fixed.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import tempfile
@@ -56,16 +55,19 @@ def main() -> int:
             print(f"{case.id:40} {case.kind:10} {case.missing}")
         return 0
     cases = _slice([case for each in chosen for case in each.cases], options)
+    is_open = options.part == "development" or bool(options.open)
     with tempfile.TemporaryDirectory() as made:
-        keep = options.keep or Path(made)
-        for tool in tools:
-            for case in cases:
-                if case.kind in tool.kinds:
-                    print(f"{tool.name:12} {case.id:36} {_line(_kept(tool, case, keep, options.peers))}", flush=True)
-        if options.part == "sealed" and not options.open:
-            print("the answers are kept; the truth stays sealed until --open DATE")
-            return 0
-        return _scored(tools, cases, every, keep, options)
+        marks = []
+        for tool, case in ((tool, case) for tool in tools for case in cases if case.kind in tool.kinds):
+            asked = _kept(tool, case, options.keep or Path(made), options.peers)
+            if is_open:
+                marks.append(_mark(tool, case, asked))
+            said = _said(marks[-1]) if is_open else asked["failed"] or "answered"
+            print(f"{tool.name:12} {case.id:36} {asked['seconds']:7.1f} s  {said}", flush=True)
+    if not is_open:
+        print("the answers are kept; the truth stays sealed until --open DATE")
+        return 0
+    return _finished(marks, cases, every, options)
 
 
 def _options() -> argparse.Namespace:
@@ -73,14 +75,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="may be repeated (default: all)")
     parser.add_argument("--set", action="append", metavar="NAME", help="of manifest.json; may be repeated")
     parser.add_argument("--part", choices=("development", "sealed"), default="development")
-    parser.add_argument("--open", metavar="DATE", help="read the truth of the sealed sets, which ends their being sealed")
+    parser.add_argument(
+        "--open", metavar="DATE", help="read the truth of the sealed sets, which ends their being sealed"
+    )
     parser.add_argument("--only", action="append", metavar="CASE", help="the name of a case; may be repeated")
     parser.add_argument("--recordings", type=int, metavar="N", help="draw so many recordings")
     parser.add_argument("--scripts", type=int, metavar="N", help="draw so many scripts")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (default: 1)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep answers there, and take those that are there")
     parser.add_argument("--peers", type=Path, default=FOLDER, metavar="FOLDER", help="of the tools' environments")
-    parser.add_argument("--sheet", type=Path, default=JUDGED, help="what readers judged; open rows are added with --ask")
+    parser.add_argument(
+        "--sheet", type=Path, default=JUDGED, help="what readers judged; open rows are added with --ask"
+    )
     parser.add_argument("--ask", action="store_true", help="add what rules cannot judge to the sheet")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there")
     parser.add_argument("--list", action="store_true", help="print the cases, and end")
@@ -123,22 +129,16 @@ def _kept(tool: Tool, case: Case, keep: Path, peers: Path) -> dict[str, Any]:
     return asked
 
 
-def _line(asked: dict[str, Any]) -> str:
-    digest = hashlib.sha256(asked["raw"].encode()).hexdigest()[:8]
-    return f"{asked['seconds']:7.1f} s  {asked['failed'] or f'answered ({digest})'}"
+def _said(mark: Mark) -> str:
+    """Return an answer and how rules judge it, in a line."""
+    judged = ", ".join(f"{part} {word}" for part in ("cause", "line", "change") if (word := getattr(mark, part)))
+    answer = mark.answer
+    places = ", ".join(f"{file}:{first}" for file, first, _ in answer.places)
+    return f"[{judged}] {mark.failed or answer.cause or 'nothing'} | {places} | {answer.change}"
 
 
-def _scored(
-    tools: Sequence[Tool], cases: Sequence[Case], sets: Sequence[Set], keep: Path, options: argparse.Namespace
-) -> int:
-    """Judge the answers, print the table, and write sheet and page."""
-    other = changed(cases)
-    marks = [
-        _mark(tool, case, _kept(tool, case, keep, options.peers))
-        for tool in tools
-        for case in cases
-        if case.kind in tool.kinds
-    ]
+def _finished(marks: list[Mark], cases: Sequence[Case], sets: Sequence[Set], options: argparse.Namespace) -> int:
+    """Print the table, and write sheet and page."""
     rows = read_sheet(options.sheet)
     marks = with_judgements(marks, rows)
     if options.ask:
@@ -151,6 +151,7 @@ def _scored(
             open_set(name, options.open)
     if options.write:
         options.write.write_text(page(marks, sets, _firsts(), _slices(cases, options)), encoding="utf-8")
+    other = changed(cases)
     if other:
         print(f"not as they were when their truth was fixed: {', '.join(other)}")
     return 1 if other else 0

@@ -25,7 +25,9 @@ class Truth:
     cause: str  # in plain words; empty if the case is healthy
     healthy: bool
     lines: tuple[tuple[str, int], ...] = ()  # name of the file and number, any of which is the place
-    names: tuple[str, ...] = ()  # ids of docs/rules.md that name the cause, "none" for no finding; empty: a reader judges
+    names: tuple[
+        str, ...
+    ] = ()  # ids of docs/rules.md that name the cause, "none" for no finding; empty: a reader judges
     helps: tuple[str, ...] = ()  # changes in plain words; the first is the repair
     changes: tuple[str, ...] = ()  # ids of docs/changes.md that make the repair; empty: a reader judges
     harms: tuple[str, ...] = ()

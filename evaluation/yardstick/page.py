@@ -19,15 +19,17 @@ HEAD = (
 )
 INTRODUCTION = """# Who is right: the open yardstick
 
-Made by `evaluation/run.py --write`. Each case is a program or a recording whose cause, lines and repair were fixed by its author.
-Each tool answers in the form that its own documentation recommends, and only its first answer counts. Rules compare it with the
-truth; what rules cannot compare is judged by a reader who does not see which tool answered (`judged.csv`).
+Made by `evaluation/run.py --write`. Each case is a program or a recording whose cause, lines and repair its author
+fixed. Each tool answers in the form that its own documentation recommends, and only its first answer counts. Rules
+compare it with the truth. What rules cannot compare is judged by a reader who does not see which tool answered
+(`evaluation/judged.csv`).
 
-- **cause right**: the answer names one cause, and it is the right one. **family right**: it names a family of causes that holds the
-  right one. No answer counts as not right.
+- **cause right**: the answer names one cause, and it is the right one. **family right**: it names a family of causes
+  that holds the right one. No answer counts as not right.
 - **line right**: the place of the cause, or of the first change, is one of the true lines.
-- **false alarms**: healthy cases with an answer. A dash: the tool's answers have no such part, or no case has a truth about it.
-- Intervals are Wilson's for 95%. Cases that no reader has judged yet are left out of a share and counted behind it.
+- **false alarms**: healthy cases with an answer. A dash: the tool's answers have no such part, or no case has a truth
+  about it.
+- Intervals are Wilson's for 95%. Answers that no reader has judged yet are left out of a share; "open" counts them.
 """
 
 
@@ -76,7 +78,7 @@ def _share(marks: Iterable[Mark], part: Callable[[Mark], str], wanted: tuple[str
 def first_answers(entries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """Return what was answered first about sets that nobody had tuned on, as their readers judged it; by set."""
     lines = [
-        "| set | with a waste | cause right | fair | line right | first change right | harmful | healthy, no finding |\n"
+        "| set | with a waste | cause right | fair | line right | first change right | harmful | healthy, silent |\n"
         "|---|---|---|---|---|---|---|---|"
     ]
     total: list[tuple[bool, str, str, str]] = []
@@ -118,14 +120,14 @@ def page(
     """Return the whole page."""
     lines = [INTRODUCTION, "## First answers of diagnose\n"]
     lines += [
-        "Sets of authors who knew no tool, answered once before anything was corrected with them and judged by a reader who had",
-        "seen neither code nor rules. From then on each is development data.\n",
+        "Sets of authors who knew no tool, answered once before anything was corrected with them. A reader who had",
+        "seen neither code nor rules judged the answers. From then on each set is development data.\n",
         *first_answers(firsts),
         "",
         "## Side by side, development data\n",
         slices,
-        "diagnose was developed with these cases in view and the others were not, so compare what the tools answer, not how often",
-        "diagnose is right.\n",
+        "diagnose was developed with these cases in view, the other tools were not: its shares here are no score. The",
+        "hashes of sets that were open before 2026-11-28 were written on that day.\n",
     ]
     for kind in ("recording", "script"):
         mine = [mark for mark in marks if mark.case.kind == kind]
@@ -200,14 +202,16 @@ def _tools(marks: Sequence[Mark]) -> list[str]:
 
 HOW_TO_ADD = """## Add a case
 
-Put scripts or recordings into a folder with a `truth.json` like that of [`blind`](../blind/truth.json): for each the cause in plain
-words, the lines, the repair, what else is fine, what harms, and the share of the step that the repair saved, or that it is healthy.
-Fix these before any tool runs. Enter the folder in [`manifest.json`](../manifest.json) with an empty `opened`: the set is sealed.
-`evaluation/run.py --fix SET` writes the hashes once. `--part sealed` lets the tools answer without reading the truth;
-`--open DATE` scores the answers and makes the set development data.
+Put scripts or recordings into a folder with a `truth.json` like that of [`blind`](../blind/truth.json). It has for
+each the cause in plain words, the lines, the repair, what else is fine, what harms, and the share of the step that the
+repair saved; or that the case is healthy. Fix these before any tool runs. Enter the folder in
+[`manifest.json`](../manifest.json) with an empty `opened`: the set is sealed. `evaluation/run.py --fix SET` writes the
+hashes once. `--part sealed` lets the tools answer without reading the truth; with `--open DATE` too it scores the
+answers, and the set is development data from then on.
 
 ## Add a tool
 
-Write one file in [`yardstick/tools`](../yardstick/tools/tool.py) with a `Tool`: pinned packages, the form of its use, `ask`, which
-returns what it printed, and `read`, which turns that into an `Answer`. Enter it in `TOOLS`. Then `evaluation/run.py --install --tool NAME`.
+Write one file in `evaluation/yardstick/tools` with a [`Tool`](../yardstick/tools/tool.py): pinned packages, the form of
+its use, `ask`, which returns what the tool printed, and `read`, which turns that into an `Answer`. Enter it in `TOOLS`.
+`evaluation/run.py --install --tool NAME` makes its environment.
 """

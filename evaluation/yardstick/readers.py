@@ -14,7 +14,7 @@ from typing import Any
 
 from yardstick.case import STEPS, Case, Recording, Script, Truth
 
-__all__ = ["READERS", "ROOT", "accepted", "entries_of", "labels_of"]
+__all__ = ["READERS", "ROOT", "accepted", "catalogue_of", "entries_of", "labels_of", "outsider_truth", "truth_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED = ("first_answer", "step_ms", "set", "file")  # to an entry after its author had finished, or to find it
@@ -40,7 +40,7 @@ def entries_of(source: Source) -> dict[str, dict[str, Any]]:
 
 
 def _entries(source: Source, names: list[str] | None) -> list[Case]:
-    """Cases of a truth.json. Those of a sealed set are ``names``: its truth is not opened for a list."""
+    """Return the cases of a truth.json. Those of a sealed set are ``names``: its truth is not opened for a list."""
     if not (ROOT / source["truth"]).is_file():
         return []
 
@@ -76,14 +76,15 @@ def _subject(source: Source, name: str) -> tuple[Script | Recording, str]:
 def truth_of(entry: Mapping[str, Any], file: str) -> Truth:
     """Return the truth of one entry of a truth.json, whose forms differ in a few words."""
     kind = entry.get("kind", "")
-    healthy = entry["healthy"] if "healthy" in entry else kind in ("", "healthy")
+    healthy = entry.get("healthy", kind in ("", "healthy"))
     names = tuple(entry.get("names", ()))
     if not names and kind and kind not in ("waste", "healthy"):
         names = (kind, *KINDS.get(kind, ()))
     repair = entry.get("repair", entry.get("fix", ""))
     helps = (repair, *_listed(entry.get("also_fine", ()))) if repair and not healthy else ()
     times = entry.get("measured_ms", {})
-    measured = 1 - times["repaired"] / times["planted"] if times.get("planted") else None
+    planted, repaired = times.get("planted"), times.get("repaired")
+    measured = 1 - repaired / planted if planted and repaired else None
     return Truth(
         cause="" if healthy else entry["cause"],
         healthy=healthy,
@@ -114,7 +115,7 @@ def accepted(label: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _labels(source: Source, _names: list[str] | None) -> list[Case]:
-    """Published traces that a reader labelled; rows without a verdict are left out."""
+    """Return published traces that a reader labelled; rows without a verdict are left out."""
     folder = ROOT / source["truth"]
 
     def case(label: dict[str, str]) -> Case:
@@ -127,7 +128,7 @@ def _labels(source: Source, _names: list[str] | None) -> list[Case]:
     return [case(label) for label in labels_of(folder) if label["verdict"] != "none"]
 
 
-def _catalogue(folder: Path) -> ModuleType:
+def catalogue_of(folder: Path) -> ModuleType:
     """Return the catalogue.py of a folder that is no package."""
     name = f"catalogue_of_{folder.name}"
     if name not in sys.modules:
@@ -140,7 +141,7 @@ def _catalogue(folder: Path) -> ModuleType:
 
 
 def _pairs(source: Source, _names: list[str] | None) -> list[Case]:
-    """Bundled scripts on a CPU, each with a planted waste or none."""
+    """Return bundled scripts on a CPU, each with a planted waste or none."""
     folder = ROOT / source["truth"]
     leave = ("traces", "captures", "frameworks")
 
@@ -151,11 +152,11 @@ def _pairs(source: Source, _names: list[str] | None) -> list[Case]:
         script = Script(pair.path, folder, arguments=arguments, ranks=pair.ranks, leave=leave)
         return Case(source["name"], pair.name, script, lambda: truth)
 
-    return [case(pair) for pair in _catalogue(folder).fixtures() if pair.expect["cpu"] is not None]
+    return [case(pair) for pair in catalogue_of(folder).fixtures() if pair.expect["cpu"] is not None]
 
 
 def _recordings(source: Source, _names: list[str] | None) -> list[Case]:
-    """Bundled recordings of these scripts on an H100."""
+    """Return recordings of these scripts on an H100."""
     folder = ROOT / source["truth"]
     told = json.loads((folder / "expected.json").read_text(encoding="utf-8"))["captures"]
 
@@ -170,7 +171,7 @@ def _recordings(source: Source, _names: list[str] | None) -> list[Case]:
 
 
 def _outsiders(source: Source, _names: list[str] | None) -> list[Case]:
-    """Scripts as users write them."""
+    """Return scripts as users write them."""
     folder = ROOT / source["truth"]
 
     def case(script: Any) -> Case:
@@ -190,7 +191,7 @@ def _outsiders(source: Source, _names: list[str] | None) -> list[Case]:
         missing = "" if not script.needs or importlib.util.find_spec(script.needs) else f"{script.needs} is missing"
         return Case(source["name"], script.name, subject, lambda: outsider_truth(script, below), missing=missing)
 
-    return [case(script) for script in _catalogue(folder).SCRIPTS]
+    return [case(script) for script in catalogue_of(folder).SCRIPTS]
 
 
 def outsider_truth(script: Any, folder: Path) -> Truth:
@@ -204,7 +205,7 @@ def outsider_truth(script: Any, folder: Path) -> Truth:
 
 
 def _simulated(source: Source, _names: list[str] | None) -> list[Case]:
-    """Runs of simulated machines, drawn from a seed."""
+    """Return runs of simulated machines, drawn from a seed."""
     from simulation.cases import draw_case
     from simulation.kineto import write_run
     from simulation.scoring import MIN_BEST_SHARE, names_of

@@ -62,11 +62,9 @@ def judge(tool: Tool, case: Case, answer: Answer, seconds: float, failed: str = 
 def _cause(tool: Tool, truth: Truth, answer: Answer) -> Cause:
     if "cause" not in tool.answers:
         return ""
-    right = set(truth.names)
     if truth.healthy:
-        if "silence" not in tool.answers:
-            return ""
-        return "silent" if not answer.cause or (answer.names and right.issuperset(answer.names)) else "false"
+        return _alarm(tool, truth, answer)
+    right = set(truth.names)
     if not answer.cause:
         return "right" if "none" in right else "missed"
     if not right or not answer.names:
@@ -74,6 +72,14 @@ def _cause(tool: Tool, truth: Truth, answer: Answer) -> Cause:
     if right.issuperset(answer.names):
         return "right"
     return "fair" if right.intersection(answer.names) else "wrong"
+
+
+def _alarm(tool: Tool, truth: Truth, answer: Answer) -> Cause:
+    """Judge what is answered about a healthy case: nothing, or what its author lets pass."""
+    if "silence" not in tool.answers:
+        return ""
+    passes = not answer.cause or (answer.names and set(truth.names).issuperset(answer.names))
+    return "silent" if passes else "false"
 
 
 def _line(truth: Truth, answer: Answer) -> Line:
