@@ -23,7 +23,7 @@ from typing import Any
 from yardstick.answer import Answer, NoAnswerError
 from yardstick.case import Case
 from yardstick.environments import FOLDER, install, python_of
-from yardstick.page import page, table
+from yardstick.page import numbered, page, table
 from yardstick.readers import ROOT, entries_of
 from yardstick.scoring import Mark, judge
 from yardstick.sets import MANIFEST, Set, changed, drawn, fix, open_set, read_sets
@@ -178,9 +178,9 @@ def _firsts() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _slices(cases: Sequence[Case], options: argparse.Namespace) -> str:
-    counts = {kind: sum(case.kind == kind for case in cases) for kind in ("recording", "script")}
     drawn_by = "" if options.recordings is None and options.scripts is None else f", drawn by seed {options.seed}"
-    return f"{counts['recording']} recordings and {counts['script']} scripts of the development part{drawn_by}."
+    counts = [numbered(kind, sum(case.kind == kind for case in cases)) for kind in ("recording", "script")]
+    return f"{' and '.join(counts)} of the development part{drawn_by}."
 
 
 if __name__ == "__main__":

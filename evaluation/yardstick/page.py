@@ -10,7 +10,7 @@ from yardstick.scoring import Mark, wilson
 from yardstick.sets import Set
 from yardstick.tools import NOT_RUN, TOOLS, Tool
 
-__all__ = ["first_answers", "page", "table"]
+__all__ = ["first_answers", "numbered", "page", "table"]
 
 MAX_MISSES = 6  # of a tool, listed by name
 HEAD = (
@@ -31,6 +31,11 @@ compare it with the truth. What rules cannot compare is judged by a reader who d
   about it.
 - Intervals are Wilson's for 95%. Answers that no reader has judged yet are left out of a share; "open" counts them.
 """
+
+
+def numbered(thing: str, num: int) -> str:
+    """Return "1 case" or "2 cases"."""
+    return f"{num} {thing}" if num == 1 else f"{num} {thing}s"
 
 
 def table(marks: Sequence[Mark]) -> list[str]:
@@ -134,7 +139,7 @@ def page(
         if mine:
             num = len({mark.case.id for mark in mine})
             healthy = len({mark.case.id for mark in mine if mark.truth.healthy})
-            lines += [f"### {num} {kind}s, {healthy} of them healthy\n", *table(mine), ""]
+            lines += [f"### {numbered(kind, num)}, {healthy} of them healthy\n", *table(mine), ""]
     lines += ["## Worst misses\n", *_misses(marks), "", "## Cases not answered\n", *_unanswered(marks), ""]
     lines += ["## Sets\n", *_sets(sets), "", "## Tools\n", *_tools(marks), "", HOW_TO_ADD]
     return "\n".join(lines)

@@ -18,7 +18,6 @@ __all__ = ["READERS", "ROOT", "accepted", "catalogue_of", "entries_of", "labels_
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED = ("first_answer", "step_ms", "set", "file")  # to an entry after its author had finished, or to find it
-MIN_SAVING = 0.02  # of the step: less is no waste (pages/simulation.md)
 KINDS = {  # ids that name each kind of waste about values, besides the one of the kind's own name
     "computed-again": ("recompute",),
     "independent-loop": ("launch-bound",),
@@ -208,7 +207,7 @@ def _simulated(source: Source, _names: list[str] | None) -> list[Case]:
     """Return runs of simulated machines, drawn from a seed."""
     from simulation.cases import draw_case
     from simulation.kineto import write_run
-    from simulation.scoring import MIN_BEST_SHARE, names_of
+    from simulation.scoring import MIN_BEST_SHARE, MIN_SAVING, bounded_rules, names_of, natural_rules
     from simulation.truth import truth_of as simulated_truth
 
     def case(index: int) -> Case:
@@ -220,10 +219,12 @@ def _simulated(source: Source, _names: list[str] | None) -> list[Case]:
             drawn = draw_case(source["seed"], index)
             known = simulated_truth(drawn.situation)
             if known.best is None or known.best_saving < MIN_SAVING:
-                return Truth("", healthy=True, names=("none",))
+                passes = (*natural_rules(known, MIN_SAVING), *bounded_rules(known))
+                return Truth("", healthy=True, names=("none", *dict.fromkeys(passes)))
             enough = MIN_BEST_SHARE * known.best_saving
             kinds = [kind for kind in known.without if known.saving(kind) >= enough]
-            names = tuple(dict.fromkeys(name for kind in kinds for name in names_of(kind, drawn.dialect)))
+            planted = [name for kind in kinds for name in names_of(kind, drawn.dialect)]
+            names = tuple(dict.fromkeys((*planted, *natural_rules(known, known.best_saving))))
             return Truth(f"planted: {known.best}", healthy=False, names=names, saved=known.best_saving)
 
         return Case(source["name"], f"{source['seed']}-{index}", Recording(write=write), truth)

@@ -12,7 +12,7 @@ from yardstick.tools import Tool
 
 __all__ = ["Mark", "judge", "wilson"]
 
-Cause = Literal["right", "fair", "wrong", "missed", "silent", "false", "open", "no answer", ""]
+Cause = Literal["right", "fair", "wrong", "missed", "allowed", "false", "open", "no answer", ""]
 Line = Literal["right", "other", "none", ""]
 Change = Literal["right", "fair", "wrong", "harmful", "none", "open", ""]
 Z_95 = 1.959964  # of the normal distribution, both sides
@@ -78,8 +78,8 @@ def _alarm(tool: Tool, truth: Truth, answer: Answer) -> Cause:
     """Judge what is answered about a healthy case: nothing, or what its author lets pass."""
     if "silence" not in tool.answers:
         return ""
-    passes = not answer.cause or (answer.names and set(truth.names).issuperset(answer.names))
-    return "silent" if passes else "false"
+    passes = not answer.cause or not set(truth.names).isdisjoint(answer.names)
+    return "allowed" if passes else "false"
 
 
 def _line(truth: Truth, answer: Answer) -> Line:

@@ -147,9 +147,9 @@ def test_the_true_cause_and_line_are_right():
         (TRUTH, Answer(), "missed"),
         (Truth("slow", healthy=False), ANSWER, "open"),
         (Truth("slow", healthy=False, names=("host-sync", "none")), Answer(), "right"),
-        (HEALTHY, Answer(), "silent"),
+        (HEALTHY, Answer(), "allowed"),
         (HEALTHY, ANSWER, "false"),
-        (Truth("", healthy=True, names=("slow-kernel", "none")), Answer("slow", ("slow-kernel",)), "silent"),
+        (Truth("", healthy=True, names=("slow-kernel", "none")), Answer("slow", ("slow-kernel",)), "allowed"),
     ],
 )
 def test_what_rules_judge_of_a_cause(truth, answer, cause):
@@ -259,7 +259,7 @@ def test_the_command_asks_once_and_prints_the_table(tmp_path, monkeypatch, capsy
     kept.write_text(json.dumps(asked | {"raw": "", "failed": "no answer"}))
     assert run.main() == 0
     assert "no answer" in capsys.readouterr().out
-    assert "1 recordings" in (tmp_path / "page.md").read_text()
+    assert "1 recording and 0 scripts" in (tmp_path / "page.md").read_text()
 
 
 def test_no_sealed_set_is_said(monkeypatch, capsys):

@@ -213,3 +213,26 @@ def test_every_tool_has_pinned_packages_and_a_form(monkeypatch, tmp_path):
     with pytest.raises(SystemExit, match="--install --tool hta"):
         python_of(TOOLS["hta"], tmp_path)
     assert all(NOT_RUN.values())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for _ in range(2):\n    loss.backward()\nopt.step()\n",
+        "for epoch in range(2):\n    trainer.fit()\n",
+    ],
+)
+def test_a_script_without_a_loop_that_trains_is_not_marked(tmp_path, script):
+    (tmp_path / "a.py").write_text(script)
+    with pytest.raises(NoAnswerError, match="could be marked"):
+        mark(tmp_path / "a.py", "", "tool.step({model})")
+
+
+def test_a_step_in_a_method_is_marked(tmp_path):
+    script = tmp_path / "a.py"
+    script.write_text(
+        "class T:\n    def one(self):\n        self.loss.backward()\n        self.opt.step()\n"
+        "    def fit(self):\n        for i in range(9):\n            self.one()\n"
+    )
+    mark(script, "", "tool.step({model})")
+    assert "for i in range(9):\n            with tool.step(None):\n                self.one()" in script.read_text()

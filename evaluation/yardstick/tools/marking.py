@@ -66,11 +66,11 @@ def _called(node: ast.AST, functions: dict[str, ast.FunctionDef], seen: set[str]
     for call in ast.walk(node):
         if not isinstance(call, ast.Call):
             continue
-        if isinstance(call.func, ast.Attribute):
-            yield call.func.attr
-        elif isinstance(call.func, ast.Name) and call.func.id in functions and call.func.id not in seen:
-            seen.add(call.func.id)
-            yield from _called(functions[call.func.id], functions, seen)
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        yield name
+        if name in functions and name not in seen:
+            seen.add(name)
+            yield from _called(functions[name], functions, seen)
 
 
 def _model(scope: ast.AST) -> str:

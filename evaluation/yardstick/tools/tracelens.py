@@ -10,7 +10,7 @@ from yardstick.answer import Answer, NoAnswerError
 from yardstick.case import Recording, Script
 from yardstick.processes import ended, last_line
 from yardstick.tools.families import COLLECTIVES, COPIES, HOST, KERNELS
-from yardstick.tools.tool import Tool, trace_with_shapes
+from yardstick.tools.tool import Tool, timed_trace, trace_with_shapes
 
 __all__ = ["TOOL"]
 
@@ -31,9 +31,11 @@ CATEGORIES = {  # of operators: causes that only these can have
 def _ask(python: Path, subject: Script | Recording, folder: Path) -> str:
     report = folder / "report"
     command = python.with_name("TraceLens_generate_perf_report_pytorch")
-    trace = trace_with_shapes(subject, folder)
-    run = ended((str(command), "--profile_json_path", str(trace), "--output_csvs_dir", str(report)), folder)
-    if not (report / "gpu_timeline.csv").is_file():
+    for trace in dict.fromkeys((trace_with_shapes(subject, folder), timed_trace(subject, folder))):
+        run = ended((str(command), "--profile_json_path", str(trace), "--output_csvs_dir", str(report)), folder)
+        if (report / "gpu_timeline.csv").is_file():
+            break
+    else:
         raise NoAnswerError(last_line(run))
     return json.dumps({name: _rows(report / f"{name}.csv") for name in ("gpu_timeline", "ops_summary_by_category")})
 
