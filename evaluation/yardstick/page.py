@@ -113,9 +113,13 @@ def _first_row(name: str, rows: Sequence[tuple[bool, str, str, str]]) -> str:
         return f"{hits} ({100 * low:.0f}–{100 * high:.0f}%)"
 
     harmful = sum(row[3] == "harmful" for row in wasteful)
-    cells = (name, str(len(wasteful)), share(1, "right", wasteful), share(1, "fair", wasteful))
-    cells += (share(2, "right", wasteful), share(3, "right", wasteful), str(harmful))
-    cells += (f"{sum(row[1] == 'silent' for row in healthy)} of {len(healthy)}",)
+    cells = [
+        name,
+        str(len(wasteful)),
+        *(share(place, word, wasteful) for place, word in ((1, "right"), (1, "fair"), (2, "right"), (3, "right"))),
+        str(harmful),
+        f"{sum(row[1] == 'silent' for row in healthy)} of {len(healthy)}",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 

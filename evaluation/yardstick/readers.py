@@ -66,7 +66,7 @@ def _subject(source: Source, name: str) -> tuple[Script | Recording, str]:
         return Recording(recording), f"no recording {source['recording'].format(name=name)}"
     needs = source.get("script_needs", "")
     ranks = source.get("ranks", {}).get(name, 1)
-    arguments = tuple(source.get("arguments", ("--steps", STEPS)))
+    arguments = tuple(source.get("arguments_of", {}).get(name, source.get("arguments", ("--steps", STEPS))))
     if not script.exists():
         return Script(script, arguments=arguments), f"no script {source['script'].format(name=name)}"
     return Script(script, arguments=arguments, ranks=ranks), f"its script needs {needs}" if needs else ""

@@ -16,7 +16,7 @@ from yardstick.tools import (
 )
 from yardstick.tools.tool import Tool
 
-__all__ = ["NOT_RUN", "TOOLS"]
+__all__ = ["NOT_RUN", "TOOLS", "Tool"]
 
 TOOLS: dict[str, Tool] = {
     each.TOOL.name: each.TOOL

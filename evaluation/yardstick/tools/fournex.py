@@ -39,7 +39,10 @@ def _ask(python: Path, subject: Script | Recording, folder: Path) -> str:
     analyzed = ended((str(python.with_name("frx")), "analyze", str(bundle), "--json"), cwd)
     if "{" not in analyzed.stdout:
         raise NoAnswerError(analyzed.stdout.strip()[:200] or last_line(analyzed))
-    return json.dumps(json.loads(analyzed.stdout)["result"]["run"]["diagnosis"])
+    found = json.loads(analyzed.stdout)["result"].get("run")
+    if found is None:
+        raise NoAnswerError(f"no step was recorded: {last_line(run)}")
+    return json.dumps(found["diagnosis"])
 
 
 def _read(raw: str) -> Answer:

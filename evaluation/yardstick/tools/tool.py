@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,8 +23,8 @@ class Tool:
 
     name: str
     form: str
-    kinds: Collection[Kind]
-    answers: Collection[Part]  # which parts its answer has at all
+    kinds: tuple[Kind, ...]
+    answers: tuple[Part, ...]  # which parts its answer has at all
     ask: Callable[[Path, Script | Recording, Path], str]  # with its Python, in an empty folder; returns what it printed
     read: Callable[[str], Answer]
     requirements: tuple[str, ...] = ()
