@@ -51,7 +51,7 @@ def _read(raw: str) -> Answer:
     if label == "inconclusive":
         return Answer()
     if label not in CAUSES:
-        raise NoAnswerError(str(label))
+        raise NoAnswerError(str(label or "no bottleneck is named"))
     recommended = next(iter(found["recommendations"]), None)
     return Answer(label, CAUSES[label], change=recommended["title"] if recommended else "")
 
