@@ -136,9 +136,9 @@ def page(
         "## Side by side, development data\n",
         slices,
         "diagnose was developed with these cases in view, the other tools were not: its shares here are no score. The",
-        "bundled recordings are cut to a few steps and have no annotations of the GPU, which gpu-idle and TraceLens use.",
-        "Times are of two cores that others used as well. The hashes of sets that were open before 2026-11-28 were",
-        "written on that day.\n",
+        "bundled recordings are cut to a few steps and have no annotations of the GPU, which gpu-idle and TraceLens",
+        "use. Times are of two cores that others used as well. The hashes of sets that were open before 2026-11-28",
+        "were written on that day.\n",
     ]
     for kind in ("recording", "script"):
         mine = [mark for mark in marks if mark.case.kind == kind]

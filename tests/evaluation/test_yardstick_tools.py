@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from yardstick.answer import Answer, NoAnswerError
@@ -126,8 +127,9 @@ def test_samples_go_to_the_innermost_line_of_the_script():
     samples = """main (/x/a.py:9);step (/x/a.py:4);conv (/torch/nn.py:80) 5
 main (/x/a.py:9);<module> (/x/a.py:2);_find_and_load (<frozen importlib._bootstrap>:1) 50
 main (/x/a.py:9) 2
+main (a.py:11);backward (/torch/autograd/a.py:3) 1
 start (/threading.py:3) 9"""
-    assert py_spy._shortened(samples, {"a.py"}) == ["a.py:4 5", "a.py:9 2"]
+    assert py_spy._shortened(samples, Path("/x")) == ["a.py:4 5", "a.py:9 2", "a.py:11 1"]
 
 
 LOOP = """import torch
@@ -149,14 +151,14 @@ def main():
 def test_steps_are_marked_around_the_innermost_loop_that_trains(tmp_path):
     script = tmp_path / "a.py"
     script.write_text(LOOP)
-    mark(script, "import tool\ntool.init()", "tool.step({model})", loader="tool.watch")
+    mark(script, "import tool\ntool.init()", "tool.step({model})", "tool.source", loader="tool.watch")
     text = script.read_text()
     assert text.index("import tool") > text.index("DataLoader")
-    assert "for batch in tool.watch(DataLoader([1])):\n            with tool.step(net):" in text
+    assert "for batch in tool.source(tool.watch(DataLoader([1]))):\n            with tool.step(net):" in text
     compile(text, "a.py", "exec")
     script.write_text("for epoch in range(2):\n    trainer.fit()\n")
     with pytest.raises(NoAnswerError, match="could be marked"):
-        mark(script, "", "tool.step({model})")
+        mark(script, "", "tool.step({model})", "tool.source")
 
 
 def test_a_script_is_copied_without_what_is_beside_it(tmp_path):
@@ -225,14 +227,17 @@ def test_every_tool_has_pinned_packages_and_a_form(monkeypatch, tmp_path):
 def test_a_script_without_a_loop_that_trains_is_not_marked(tmp_path, script):
     (tmp_path / "a.py").write_text(script)
     with pytest.raises(NoAnswerError, match="could be marked"):
-        mark(tmp_path / "a.py", "", "tool.step({model})")
+        mark(tmp_path / "a.py", "", "tool.step({model})", "tool.source")
 
 
 def test_a_step_in_a_method_is_marked(tmp_path):
     script = tmp_path / "a.py"
     script.write_text(
         "class T:\n    def one(self):\n        self.loss.backward()\n        self.opt.step()\n"
-        "    def fit(self):\n        for i in range(9):\n            self.one()\n"
+        "    def fit(self):\n        clip(self.net.parameters())\n        for i in range(9):\n            self.one()\n"
     )
-    mark(script, "", "tool.step({model})")
-    assert "for i in range(9):\n            with tool.step(None):\n                self.one()" in script.read_text()
+    mark(script, "", "tool.step({model})", "tool.source")
+    assert (
+        "for i in tool.source(range(9)):\n            with tool.step(self.net):\n                self.one()"
+        in script.read_text()
+    )

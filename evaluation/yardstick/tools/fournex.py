@@ -14,7 +14,14 @@ from yardstick.tools.tool import Tool, plain_script
 
 __all__ = ["TOOL"]
 
-SETUP = 'import itertools\nimport fournex as frx\nfrx.init(job_name="train")\nfrx_steps = itertools.count()'
+SETUP = """
+import itertools
+import fournex as frx
+frx.init(job_name="train")
+frx_steps = itertools.count()
+def frx_source(source):
+    return source if isinstance(source, frx.InstrumentedDataLoader) else frx.instrument_dataloader(source)
+"""
 STEP = "frx.step_context(step=next(frx_steps), model={model})"
 CAUSES = {
     "input_bound": LOADING,
@@ -30,7 +37,7 @@ CAUSES = {
 def _ask(python: Path, subject: Script | Recording, folder: Path) -> str:
     cwd = plain_script(subject, folder)
     assert isinstance(subject, Script), "the tool takes scripts"
-    mark(cwd / subject.file.name, SETUP, STEP, loader="frx.instrument_dataloader")
+    mark(cwd / subject.file.name, SETUP, STEP, source="frx_source", loader="frx.instrument_dataloader")
     command = (str(python.with_name("frx")), "collect", "--name", "run", "--run-id", "one", "--no-zip")
     run = ended((*command, "--", str(python), subject.file.name, *subject.arguments), cwd)
     bundle = next(iter(sorted((cwd / "runs").glob("*"))), None)

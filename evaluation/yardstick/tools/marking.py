@@ -17,10 +17,10 @@ __all__ = ["mark"]
 Loop = ast.For | ast.While
 
 
-def mark(script: Path, setup: str, step: str, loader: str = "") -> None:
-    """Put ``setup`` after the script's imports, ``step`` around each step, and ``loader`` around each DataLoader.
+def mark(script: Path, setup: str, step: str, source: str, loader: str = "") -> None:
+    """Put ``setup`` after the script's imports and ``step`` around each step; ``{model}`` in it becomes the model.
 
-    ``{model}`` in ``step`` becomes the name of the model.
+    ``source`` is a function that gets what the loop runs over, ``loader`` one that gets each DataLoader.
 
     Raises:
         NoAnswerError: no loop of the script has both a backward pass and the step of an optimizer.
@@ -32,9 +32,11 @@ def mark(script: Path, setup: str, step: str, loader: str = "") -> None:
         raise NoAnswerError("no loop with a backward pass and an optimizer's step, so no step could be marked")
     loop = min(training, key=lambda node: sum(1 for _ in ast.walk(node)))
     owner = next((fn for fn in functions.values() if loop in list(ast.walk(fn))), tree)
-    head = ast.parse(f"with {step.format(model=_model(owner) or _model(tree) or 'None')}: pass").body[0]
+    head = ast.parse(f"with {step.format(model=_model(owner))}: pass").body[0]
     assert isinstance(head, ast.With), "the statement is written above"
     head.body, loop.body = loop.body, [head]
+    if isinstance(loop, ast.For):
+        loop.iter = ast.Call(ast.Name(source), [loop.iter], [])
     imports = [place for place, node in enumerate(tree.body) if isinstance(node, ast.Import | ast.ImportFrom)]
     after = max(imports, default=-1) + 1
     tree.body[after:after] = ast.parse(setup).body
@@ -74,13 +76,10 @@ def _called(node: ast.AST, functions: dict[str, ast.FunctionDef], seen: set[str]
 
 
 def _model(scope: ast.AST) -> str:
-    """Return the first name whose parameters are asked for, which is what an optimizer gets."""
+    """Return what a function asks for its parameters, as its optimizer does; the model may be an attribute."""
     for node in ast.walk(scope):
-        if (
-            isinstance(node, ast.Attribute)
-            and node.attr in ("parameters", "named_parameters")
-            and isinstance(node.value, ast.Name)
-            and node.value.id != "self"
-        ):
-            return node.value.id
-    return ""
+        if isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters"):
+            named = ast.unparse(node.value)
+            if named != "self" and named.replace(".", "").isidentifier():
+                return named
+    return "None"

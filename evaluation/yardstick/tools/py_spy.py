@@ -13,7 +13,7 @@ from yardstick.tools.tool import Tool, plain_script
 
 __all__ = ["TOOL"]
 
-FRAME = re.compile(r"\((?:.*/)?([^/()]+\.py):(\d+)\)$")
+FRAME = re.compile(r"\(([^()]+\.py):(\d+)\)$")
 
 
 def _ask(python: Path, subject: Script | Recording, folder: Path) -> str:
@@ -24,20 +24,20 @@ def _ask(python: Path, subject: Script | Recording, folder: Path) -> str:
     run = ended((*command, str(python), *subject.words), cwd)
     if not samples.is_file():
         raise NoAnswerError(last_line(run))
-    own = {file.name for file in cwd.rglob("*.py")}
-    return "\n".join(_shortened(samples.read_text(encoding="utf-8"), own))
+    return "\n".join(_shortened(samples.read_text(encoding="utf-8"), cwd))
 
 
-def _shortened(samples: str, own: set[str]) -> list[str]:
-    """Return the innermost line of each stack that is the script's, with its samples; imports are left out."""
+def _shortened(samples: str, folder: Path) -> list[str]:
+    """Return the innermost line of each stack that is in the folder, with its samples; imports are left out."""
     counts: Counter[str] = Counter()
     for stack in samples.splitlines():
         frames, _, number = stack.rpartition(" ")
         if "importlib" in frames:
             continue
-        places = [found for frame in frames.split(";") if (found := FRAME.search(frame)) and found[1] in own]
+        found = [(folder / match[1], match[2]) for frame in frames.split(";") if (match := FRAME.search(frame))]
+        places = [f"{file.name}:{line}" for file, line in found if file.is_relative_to(folder)]
         if places:
-            counts[f"{places[-1][1]}:{places[-1][2]}"] += int(number)
+            counts[places[-1]] += int(number)
     return [f"{place} {number}" for place, number in counts.most_common()]
 
 

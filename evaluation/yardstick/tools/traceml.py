@@ -14,7 +14,13 @@ from yardstick.tools.tool import Tool, plain_script
 
 __all__ = ["TOOL"]
 
-SETUP = 'import traceml_ai as traceml\ntraceml.init(mode="auto")'
+SETUP = """
+import traceml_ai as traceml
+from torch.utils.data import DataLoader as TorchLoader
+traceml.init(mode="auto")
+def traceml_source(source):
+    return source if isinstance(source, TorchLoader) else traceml.wrap_dataloader_fetch(source)
+"""
 STEP = "traceml.trace_step({model})"
 CAUSES = {
     "INPUT_BOUND": LOADING,
@@ -33,7 +39,7 @@ SILENT = ("NO_CLEAR_PERFORMANCE_BOTTLENECK", "BALANCED", "COMPUTE_BOUND")
 def _ask(python: Path, subject: Script | Recording, folder: Path) -> str:
     cwd = plain_script(subject, folder)
     assert isinstance(subject, Script), "the tool takes scripts"
-    mark(cwd / subject.file.name, SETUP, STEP)
+    mark(cwd / subject.file.name, SETUP, STEP, source="traceml_source")
     command = (str(python.with_name("traceml")), "run", subject.file.name, "--run-name", "run")
     run = ended((*command, "--args", *subject.arguments), cwd)
     summary = cwd / "logs" / "run" / "final_summary.json"
@@ -54,7 +60,8 @@ def _read(raw: str) -> Answer:
 
 TOOL = Tool(
     name="traceml",
-    form="`traceml run SCRIPT`, with `traceml.init` and `trace_step` put around the step; the primary diagnosis",
+    form="`traceml run SCRIPT`, with `traceml.init`, `trace_step` around the step, and `wrap_dataloader_fetch` around "
+    "what the loop runs over if that is no DataLoader; the primary diagnosis",
     kinds=("script",),
     answers=("cause", "change", "silence"),
     ask=_ask,
