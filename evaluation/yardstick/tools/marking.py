@@ -15,6 +15,7 @@ from yardstick.answer import NoAnswerError
 __all__ = ["mark"]
 
 Loop = ast.For | ast.While
+NO_MODEL = "__import__('torch').nn.Identity()"  # if the script's own is not found
 
 
 def mark(script: Path, setup: str, step: str, source: str, loader: str = "") -> None:
@@ -32,7 +33,9 @@ def mark(script: Path, setup: str, step: str, source: str, loader: str = "") -> 
         raise NoAnswerError("no loop with a backward pass and an optimizer's step, so no step could be marked")
     loop = min(training, key=lambda node: sum(1 for _ in ast.walk(node)))
     owner = next((fn for fn in functions.values() if loop in list(ast.walk(fn))), tree)
-    head = ast.parse(f"with {step.format(model=_model(owner))}: pass").body[0]
+    home = next((each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and owner in each.body), None)
+    model = next(_models(owner), None) or next(_of_self(home), NO_MODEL)
+    head = ast.parse(f"with {step.format(model=model)}: pass").body[0]
     assert isinstance(head, ast.With), "the statement is written above"
     head.body, loop.body = loop.body, [head]
     if isinstance(loop, ast.For):
@@ -75,11 +78,16 @@ def _called(node: ast.AST, functions: dict[str, ast.FunctionDef], seen: set[str]
             yield from _called(functions[name], functions, seen)
 
 
-def _model(scope: ast.AST) -> str:
-    """Return what a function asks for its parameters, as its optimizer does; the model may be an attribute."""
+def _models(scope: ast.AST) -> Iterator[str]:
+    """Yield what is asked for its parameters, as an optimizer's arguments are; it may be an attribute."""
+    inside = {ast.unparse(each.target) for each in ast.walk(scope) if isinstance(each, ast.comprehension)}
     for node in ast.walk(scope):
         if isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters"):
             named = ast.unparse(node.value)
-            if named != "self" and named.replace(".", "").isidentifier():
-                return named
-    return "None"
+            if named.replace(".", "").isidentifier() and named.partition(".")[0] not in inside and named != "self":
+                yield named
+
+
+def _of_self(home: ast.ClassDef | None) -> Iterator[str]:
+    """Yield the models that are attributes of the object whose method has the loop."""
+    return (named for named in (_models(home) if home else ()) if named.startswith("self."))
