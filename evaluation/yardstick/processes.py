@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -39,10 +40,22 @@ def ended(
     try:
         out, errors = started.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)
+        for pid in (started.pid, *_descendants(started.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
         started.communicate()
         raise NoAnswerError(f"more than {seconds:.0f} s") from None
     return subprocess.CompletedProcess(list(command), started.returncode, out, errors)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return what a process started, and what that started: some are in sessions of their own."""
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                children.append(int(stat.parent.name))
+    return [each for child in children for each in (child, *_descendants(child))]
 
 
 def last_line(run: subprocess.CompletedProcess[str]) -> str:

@@ -203,6 +203,16 @@ def test_a_command_ends_with_its_time(tmp_path):
         ended((sys.executable, "-c", "import time; time.sleep(60)"), tmp_path, seconds=0.2)
 
 
+def test_what_a_command_starts_in_another_session_ends_too(tmp_path):
+    child = "import time; time.sleep(60)"
+    parent = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
+    parent += "; open('pid', 'w').write(str(p.pid)); p.wait()"
+    with pytest.raises(NoAnswerError):
+        ended((sys.executable, "-c", parent), tmp_path, seconds=3)
+    stat = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_every_tool_has_pinned_packages_and_a_form(monkeypatch, tmp_path):
     commands = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
