@@ -72,7 +72,7 @@ def write_sheet(path: Path, marks: Sequence[Mark], rows: Rows) -> int:
         if "open" in (mark.cause, mark.change):
             kept.setdefault(_key(mark), _row(mark))
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(kept[key] for key in sorted(kept))
     return sum("open" in (mark.cause, mark.change) for mark in marks)

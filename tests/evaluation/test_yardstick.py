@@ -266,3 +266,7 @@ def test_no_sealed_set_is_said(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--part", "sealed", "--set", "blind-1"])
     assert run.main() == 0
     assert "no sealed set" in capsys.readouterr().out
+
+
+def test_the_sheet_of_the_repository_can_be_read():
+    assert read_sheet(run.JUDGED)
