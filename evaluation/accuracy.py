@@ -8,7 +8,6 @@ never sees them.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 from leave_one_out import Graded, LeftOut, leave_one_out
 from replay_accuracy import Row as Replay
 from replay_accuracy import bars_hold, replays, summary
+from yardstick.readers import ROOT, accepted, labels_of
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = tuple(ROOT.parent / "shared" / name for name in ("traces", "traces_second"))
 REPLAY = "## Replayed steps\n\nWhat the lines mean, and each trace of the first folder: [replay](replay.md).\n"
 # Rows whose label another reading of the raw events contests, with the numbers; printed where they come out wrong.
@@ -134,8 +133,7 @@ def is_right(row: dict[str, Any]) -> bool:
 def scored(folder: Path) -> Score:
     """Diagnose the labelled traces of a folder and print what came of each."""
     print(f"== {folder.name}")
-    with (folder / "labels.csv").open(newline="") as file:
-        rows = [row_of(folder, label) for label in csv.DictReader(file)]
+    rows = [row_of(folder, label) for label in labels_of(folder)]
     score = Score(folder.name, rows, replays(folder))
     for row in rows:
         print(row_text(row))
@@ -162,18 +160,6 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
         f"Wrong then: {', '.join(left_out.wrong) or 'none'}.",
         f"Chosen: {ranges}.",
     ]
-
-
-def labels_of(folder: Path) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return which verdicts and causes are accepted of each graded trace."""
-    if not (folder / "labels.csv").is_file():
-        return {}
-    with (folder / "labels.csv").open(newline="") as file:
-        return {row["name"]: accepted(row) for row in csv.DictReader(file) if row["verdict"] != "none"}
-
-
-def accepted(label: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple((label["verdict_accept"] or label["verdict"]).split("|")), tuple(label["cause_accept"].split("|"))
 
 
 def row_of(folder: Path, label: dict[str, str]) -> dict[str, Any]:

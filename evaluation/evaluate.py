@@ -15,7 +15,6 @@ makes steps longer for certain.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -28,12 +27,12 @@ from statistics import mean
 from typing import Any
 
 from range_runs import Pair, run_ranges, section_of
+from yardstick.readers import ROOT, catalogue_of
 
 from diagnose.changes import CHANGES, patch_of
 from diagnose.model.statistics import speed_up
 from diagnose.trials.runs import Command, Runner
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = "3000"  # the runs are stopped long before
 RULE_BAR = 0.95
 ERROR_BAR = {"cpu": 0.15, "gpu": 0.10}
@@ -210,13 +209,7 @@ def _patches(device: str) -> set[str]:
 
 
 def _fixtures() -> list[Pair]:
-    spec = importlib.util.spec_from_file_location("catalogue", ROOT / "fixtures" / "catalogue.py")
-    assert spec is not None, "the file is there"
-    assert spec.loader is not None, "a file has a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["catalogue"] = module
-    spec.loader.exec_module(module)
-    return list(module.fixtures())
+    return list(catalogue_of(ROOT / "fixtures").fixtures())
 
 
 def _errors(rows: list[Row], *, proven: bool) -> list[float]:

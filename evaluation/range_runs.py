@@ -7,7 +7,6 @@ by then, and compared with the same measurement.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -22,13 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 from range_scoring import RangeRow, Saving, holds, mean_saving, stated_range, summary, table, usual_saving
 from third_party_repairs import REPAIRS, repair
+from yardstick.readers import ROOT, catalogue_of
 
 from diagnose.changes import patch_of
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.pipeline.run import analyze_paths
 from diagnose.trials.runs import Command, Runner
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "evaluation" / "third_party_scripts"
 TIMED_S = 2.5  # of steps in a run: most of a run is the start of Python and torch
 TIMED = (20, 300)  # steps of a run, at least and at most
@@ -211,7 +210,7 @@ def run_ranges(fixtures: Sequence[Pair], options: argparse.Namespace) -> int:
     keep.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     rows: list[RangeRow] = []
-    for subject in subjects(fixtures, _outsiders()):
+    for subject in subjects(fixtures, catalogue_of(FOLDER).SCRIPTS):
         if options.only and subject.name not in options.only:
             continue
         if not (keep / f"{subject.name}.runs.json").exists():
@@ -243,15 +242,3 @@ def write_section(page: Path, text: str) -> None:
     words, _, rest = section.removeprefix(f"\n{HEADING}\n").partition(RESULT)
     _, heading, below = rest.partition("\n### ")
     page.write_text(f"{before}\n{HEADING}\n{words}{RESULT}\n{text}{heading}{below}", encoding="utf-8")
-
-
-def _outsiders() -> Sequence[Any]:
-    """Return the scripts of the catalogue that lies beside them; the one of the fixtures has the same name."""
-    spec = importlib.util.spec_from_file_location("outsiders", FOLDER / "catalogue.py")
-    assert spec is not None, "the file is there"
-    assert spec.loader is not None, "a file has a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["outsiders"] = module
-    spec.loader.exec_module(module)
-    found: Sequence[Any] = module.SCRIPTS
-    return found

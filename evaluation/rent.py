@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accuracy import FOLDERS, ROOT, labels_of
+from accuracy import FOLDERS
 from house import ROOMS, _files, constants
+from yardstick.readers import ROOT, accepted, labels_of
 
 DECIDING = ("analyzers", "tables", "replay and perf_model", "ranks", "pipeline and answer", "dataflow")
 MORE_THAN_ANYTHING = 1 << 60
@@ -65,7 +66,7 @@ def main() -> int:
     if not recordings:
         print("skipped: no recordings")
         return 0
-    labels = {trace: label for folder in FOLDERS for trace, label in labels_of(folder).items()}
+    labels = {label["name"]: accepted(label) for folder in FOLDERS for label in labels_of(folder)}
     base = _answers(recordings, labels)
     print(f"{len(recordings)} recordings, {len(base.right)} labelled ones right\n", flush=True)
     print("| limit | set to | changed | won | lost | the first that change |\n|---|---|---|---|---|---|", flush=True)

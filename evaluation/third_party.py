@@ -13,11 +13,9 @@ import argparse
 import gzip
 import importlib.util
 import json
-import os
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent / "third_party_scripts"))
 from catalogue import FOLDER, SCRIPTS, Script  # the folder is no package: its files are scripts
 from third_party_page import COLUMNS, Row, page
 from third_party_proof import OPEN, RIGHT, WRONG, score_proof
+from yardstick.answer import NoAnswerError
+from yardstick.processes import ended, last_line
 
 TRACE_SECONDS = 900  # a machine that does something else beside takes several times as long
 MINOR = 0.1  # of the step: where nothing is planted, less may be claimed (torch's own default Adam loops on a CPU)
@@ -139,24 +139,11 @@ def _target(script: Script) -> list[str]:
 
 def _run(command: list[str], folder: Path, seconds: float = TRACE_SECONDS) -> str:
     """Run a command; return the last line of its errors, or that it took too long."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
-        started = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        _, errors = started.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)  # with what it started
-        started.communicate()
-        return f"more than {seconds:.0f} s"
-    lines = errors.strip().splitlines()
-    return "" if started.returncode == 0 else lines[-1][:200] if lines else f"exit {started.returncode}"
+        run = ended(command, folder, seconds)
+    except NoAnswerError as reason:
+        return str(reason)
+    return "" if run.returncode == 0 else last_line(run)
 
 
 def _steps(script: Script, capture: Path, diagnosis: Mapping[str, Any]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from simulation.wastes import KINDS, SILENT
 if TYPE_CHECKING:
     from diagnose import Diagnosis
 
-__all__ = ["Answer", "Claim", "Score", "WasteScore", "compared", "score"]
+__all__ = ["Answer", "Claim", "Score", "WasteScore", "bounded_rules", "compared", "natural_rules", "score"]
 
 MIN_SAVING = 0.02
 MIN_CLAIM = 0.05
@@ -210,6 +210,17 @@ def _natural(rule: str, truth: Truth) -> float | None:
     if rule in SILENT:  # environments that compute on the host
         return truth.silence(frozenset())
     return truth.graphed if rule == "launch-bound" else truth.fused if rule == "unfused-optimizer" else None
+
+
+def natural_rules(truth: Truth, least: float) -> tuple[str, ...]:
+    """Return the rules that name what the program costs by itself, if removing that saves at least so much."""
+    named = ("exposed-copy", "pcie-bound", "exposed-communication", *SILENT, "launch-bound", "unfused-optimizer")
+    return tuple(rule for rule in named if (_natural(rule, truth) or 0.0) >= least)
+
+
+def bounded_rules(truth: Truth) -> tuple[str, ...]:
+    """Return the rules whose whole family of costs, set to nothing, saves enough for no claim to be false."""
+    return tuple(rule for rule, family in FAMILIES.items() if truth.bound(family) >= MIN_SAVING)
 
 
 def _claims(diagnosis: Diagnosis, truth: Truth, dialect: Dialect) -> list[Claim]:
