@@ -41,7 +41,9 @@ class _Origin(NamedTuple):
 def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
     """Return the last step's work on rows that were repeated, the longest first."""
     groups: dict[tuple[Frame | None, _Origin], list[int]] = defaultdict(list)
-    origins: dict[int, _Origin] = {}  # by value
+    origins: dict[
+        tuple[int, int], _Origin
+    ] = {}  # by value and the numbers of a row: of a flattened one some rows are one
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
         if one.phase in ("backward", "optimizer") or len(one.writes) != 1 or len(one.writes[0].shape) < 2:
@@ -53,12 +55,12 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
         if origin is not None:
             groups[one.place, origin].append(i)
             if not origin.is_joined:
-                origins[made] = origin
+                origins[made, one.writes[0].shape[-1]] = origin
         else:
             is_gather = plain_name(one.name) in _GATHERS and len(one.reads[0].shape) > 1
             gathered = _repeated(i, one.reads[0], _num_rows(one.writes[0])) if is_gather else None
             if (origin := gathered or _joined(one, i, origins)) is not None:
-                origins[made] = origin
+                origins[made, one.writes[0].shape[-1]] = origin
     records = []
     for (_, origin), rows in groups.items():
         work = graph.work([*rows, *(j for i in rows for j in graph.backward[i]), *[origin.operator] * origin.is_joined])
@@ -78,14 +80,14 @@ def _repeated(i: int, use: Use, rows: int) -> _Origin | None:
     return _Origin(i, num, num / rows) if num <= (1 - MIN_REPEATED) * rows else None
 
 
-def _of_use(use: Use, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+def _of_use(use: Use, i: int, origins: dict[tuple[int, int], _Origin]) -> _Origin | None:
     """Return the origin of the rows of a tensor as an operator sees it."""
     if use.stride[-1:] != (1,):
         return None
-    return origins.get(use.value) or _repeated(i, use, _num_rows(use))
+    return origins.get((use.value, use.shape[-1])) or _repeated(i, use, _num_rows(use))
 
 
-def _joined(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+def _joined(one: Operator, i: int, origins: dict[tuple[int, int], _Origin]) -> _Origin | None:
     """Return the origin of rows that are joined of parts, most of which are repeated."""
     rows, width = _num_rows(one.writes[0]), one.writes[0].shape[-1]
     if plain_name(one.name) != "cat" or any(_num_rows(use) != rows for use in one.reads):
@@ -96,7 +98,7 @@ def _joined(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | Non
     return _Origin(i, num, needed, is_joined=True) if needed <= 1 - MIN_REPEATED else None
 
 
-def _by_row(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+def _by_row(one: Operator, i: int, origins: dict[tuple[int, int], _Origin]) -> _Origin | None:
     """Return the origin of the rows that become the rows of the result, None if there is none or others join them."""
     rows, name = _num_rows(one.writes[0]), base_name(one)
     if name in BY_ROW:

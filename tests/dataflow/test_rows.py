@@ -67,3 +67,12 @@ def test_rows_that_others_are_added_to_are_not_equal():
     edges = t.op("index_select", t.value(10, 4), t.value(100), shape=(100, 4), line=2)
     t.op("mm", t.op("add", edges, t.value(100, 4), line=3), t.value(4, 4, role="parameter"), shape=(100, 4), line=4)
     assert equal_rows(t.graph()) == ()
+
+
+def test_rows_of_several_fields_side_by_side_are_different_rows():
+    """Each field has few rows; what is flattened has one row for each sample, and most combinations differ."""
+    t = Table()
+    fields = t.op("embedding", t.value(10, 4, role="parameter"), t.value(100, 8), shape=(100, 8, 4))
+    flat = fields._replace(shape=(100, 32), stride=(32, 1))
+    t.op("mm", flat, t.value(32, 16, role="parameter"), shape=(100, 16))
+    assert equal_rows(t.graph()) == ()
