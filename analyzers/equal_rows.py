@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -30,7 +31,28 @@ META = RuleMeta(
     order=144,
     host_order=67,
     legend=Legend("operators computed equal rows"),
+    changes=("compute-first",),
     needs=("data flow",),
+)
+ADVICE = (
+    Advice(
+        id="compute-first",
+        title="Compute before the rows are repeated{there}, and repeat the results",
+        numerics=rounding("products of fewer rows may be added in another order"),
+        before="",
+        needs="that nothing between differs from row to row",
+        least=0.5,  # the results are repeated in the place of what they are made of
+        when=of_kind("plain"),
+    ),
+    Advice(
+        id="compute-first",
+        title="Multiply each part by its slice of the weight before it is repeated{there}, and add the products",
+        numerics=rounding("the sums of a product are added in another order"),
+        before="",
+        needs="a product that is linear in what is joined: the activation comes after the sum",
+        least=0.5,
+        when=of_kind("joined"),
+    ),
 )
 
 
@@ -43,7 +65,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             f"{one.num_rows:,}."
         )
         title, lines = "Operators compute rows of which many are equal", (one.value_line, line)
-        yield Avoidable(title, text, one.work, lines, {}, one.avoidable)
+        kind = "joined" if one.is_joined else "plain"
+        yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable)
 
 
 _RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)

@@ -266,7 +266,12 @@ VERB = re.compile(
 )
 
 
-SENTENCES = ("cheaper-sample", "cheaper-sampler", "python-off-the-loop")  # which have no code where none is known
+SENTENCES = (
+    "cheaper-sample",
+    "compute-first",
+    "cheaper-sampler",
+    "python-off-the-loop",
+)  # which have no code where none is known
 
 
 def assert_presentable(p: Prescription) -> None:

@@ -27,6 +27,7 @@ class EqualRows(NamedTuple):
     value_line: Frame | None  # that made the rows equal
     num_rows: int  # of what it repeats
     avoidable: float  # share of the work's time, which is that of the rows
+    is_joined: bool  # of parts
 
 
 class _Origin(NamedTuple):
@@ -65,7 +66,7 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
     for (_, origin), rows in groups.items():
         work = graph.work([*rows, *(j for i in rows for j in graph.backward[i]), *[origin.operator] * origin.is_joined])
         place = graph.operators[origin.operator].place
-        records.append(EqualRows(work, place, origin.num_rows, 1 - origin.needed))
+        records.append(EqualRows(work, place, origin.num_rows, 1 - origin.needed, origin.is_joined))
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
