@@ -258,7 +258,6 @@ def test_of_a_recurrence_little_is_certain():
     issuer = {"file": "a.py", "line": 3, "num": 400.0, "share": 1.0, "reads": 0}
     (p,) = advised("recurrence", TRAINING, facts={"issuer": issuer, "kind": "recurrent", "form": "GRU"})
     assert (p.title[:10], p.saves_ns[0] / p.saves_ns[1]) == ("Use nn.GRU", pytest.approx(0.1 / 0.95))
-    assert "nn.GRU(" in p.after
 
 
 @pytest.mark.parametrize(("in_model", "share", "fits"), [(True, 0.9, True), (False, 0.9, False), (False, 0.4, True)])
@@ -268,16 +267,16 @@ def test_no_graph_for_a_loop_outside_the_model(in_model, share, fits):
 
 
 @pytest.mark.parametrize(
-    ("names", "reads", "code"),
+    ("names", "reads", "words"),
     [
-        (("aten::sum", "aten::item"), 200.0, "tolist()"),
-        (("aten::index", "aten::sub"), 0.0, "x[:, None]"),
+        (("aten::sum", "aten::item"), 200.0, "read 200 numbers at once"),
+        (("aten::index", "aten::sub"), 0.0, "let few operators work on all rows"),
     ],
 )
-def test_a_loop_gets_an_example_like_it(names, reads, code):
+def test_the_words_for_a_loop_follow_from_what_it_does(names, reads, words):
     loop = {"file": "a.py", "line": 3, "num": 400.0, "reads": reads, "share": 0.9, "in_model": False, "names": names}
     (p,) = advised("launch-bound", TRAINING, facts={"has_device": True, "issuer": loop})
-    assert code in p.after
+    assert p.title.endswith(words)
 
 
 def test_no_compiled_model_has_gradients_of_gradients():
