@@ -216,14 +216,9 @@ observations, rewards, *_ = envs.step(actions.cpu().numpy())
     ),
     Advice(
         id="bound-work",
-        title="Keep the work{at} from growing: use what is drawn or new, not all that is stored",
+        title="Keep the work{at} from growing: use only what is new, or compute it only when it is shown",
         numerics=identical("if the step uses the same values"),
-        after="""from collections import deque
-
-history = torch.zeros(1000, 8)
-used = history[torch.randint(len(history), (256,))]   # only what the step uses, by index: no copy of all that is stored
-recent = deque(maxlen=1000)                           # or a history of bounded length""",
-        needs="a step that does not use all of what is stored",
+        needs="a step that need not read all of what is stored",
         watch="What reads the whole history on purpose, such as a statistic over it, needs a running total instead.",
         when=lambda f, _: f.facts.get("kind", "growing") == "growing" and not f.facts.get("idiom"),
         least=0.7,  # of what steps take longer than the first; what the place took there goes as well, or stays
