@@ -140,11 +140,16 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
         if not form:
             movable = one.before | one.after
             mine = {i for i in rows if graph.operators[i].phase != "backward" and graph.operators[i].stack in movable}
-            rows = [i for i in rows if i in mine or graph.operators[i].forward in mine]  # with their backward passes
+            moving = {i for i in rows if i in mine or graph.operators[i].forward in mine}  # with their backward passes
+            staying = {frame for i in set(rows) - moving if graph.computes(i) for frame in graph.operators[i].stack}
+            rows = sorted(moving)
             if not rows:
                 return None
             kind, line = "separable", graph.work(rows).lines[0]
-            moves = "after" if any(site[0] == line for site in one.after) else "before"
+            # A line that others call too moves with the call that is not theirs.
+            stack = next(graph.operators[i].stack for i in rows if graph.operators[i].place == line)
+            line = next((frame for frame in stack if frame not in staying), line)
+            moves = "after" if any(line in site for site in one.after) else "before"
     below: list[tuple[Frame, ...]] = []  # what all of the site's operators are called through
     if len(body) == 1:
         stacks = {graph.operators[i].stack[::-1][len(body[0]) :] for each in calls for i in each}

@@ -17,9 +17,9 @@ class Cells(Table):
         self.weight = self.value(WIDTH, WIDTH, role="parameter")
         self.line, self.at = 7, (20,)
 
-    def of(self, name: str, *reads, width: int = WIDTH, line: int = 0):
-        """Add an operator of the cell."""
-        return self.op(name, *reads, shape=(2, width), line=line or self.line, at=self.at)
+    def of(self, name: str, *reads, width: int = WIDTH, line: int = 0, at: tuple[int, ...] = ()):
+        """Add an operator of the cell; ``at`` are further lines that it is called through."""
+        return self.op(name, *reads, shape=(2, width), line=line or self.line, at=(*at, *self.at))
 
     def gru(self, x, state, reset_first: bool = False):
         """Return the next state: as torch computes it, or with the state reset before the product."""
@@ -164,3 +164,13 @@ def test_what_python_reads_of_the_state_may_decide_on_the_next_turn():
         state = sequential(t, t.of("mm", x, t.weight, line=6), state)
         t.op("_local_scalar_dense", state, line=8, at=t.at, writes=(), reads_host=True)
     assert loops(t.graph()) == ()
+
+
+def test_of_a_function_that_two_lines_call_the_line_that_can_be_moved_is_named():
+    t = Cells()
+    state = t.value(2, WIDTH)
+    for x in t.inputs:
+        state = t.of("native_layer_norm", t.of("mm", t.of("add.Tensor", state, x, line=20), t.weight, line=5, at=(20,)))
+        t.of("mm", t.of("mm", state, t.weight, line=5, at=(21,)), t.weight, line=5, at=(21,))
+    (found,) = loops(t.graph())
+    assert (found.kind, found.line.line, found.moves) == ("separable", 21, "after")
