@@ -320,7 +320,7 @@ local.step()   # in place of optimizer.step(); local.average() at the end""",
         id="steady-guard",
         title="Make the number a tensor, which no guard looks into{there}",
         numerics=rounding("the number is rounded to the tensor's dtype"),
-        after="# the guard that fails: {guard}\nvalue = torch.tensor(number)   # before the call",
+        after="# the guard that fails: {guard}\n{line}",
         when=_that_checks("number"),
     ),
     Advice(

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from diagnose.trials.statement_edits import rewritten
 
 from diagnose.analyzers import dead_work
+from diagnose.changes.edits.statement_edits import rewritten
 from tests.analyzers.programs import names_of, recorded
 
 IN_PLACE = """

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from diagnose.trials.statement_edits import rewritten
 
 from diagnose.analyzers import computed_again
+from diagnose.changes.edits.statement_edits import rewritten
 from tests.analyzers.programs import names_of, recorded
 
 # A module computes the same of what does not change, beside what each turn changes.

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from diagnose.trials.statement_edits import rewritten
 
 from diagnose.analyzers import constant_work
 from diagnose.analyzers.common.making import lines_that_make
+from diagnose.changes.edits.statement_edits import rewritten
 from tests.analyzers.programs import names_of, recorded
 
 IMPORTS = "import numpy as np\nimport torch\n"

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from diagnose.trials.statement_edits import rewritten
 
 from diagnose.analyzers import product_order
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.changes.edits.statement_edits import rewritten
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import tables
 from tests.analyzers.programs import names_of, recorded

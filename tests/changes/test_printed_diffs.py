@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from diagnose.changes.edits.source_edits import file_diff, with_diffs
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Queue, Source, Where
@@ -56,6 +57,14 @@ def script(tmp_path, monkeypatch):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return path
+
+
+@pytest.fixture(autouse=True)
+def precision():
+    """Put back the precision of products, which an edited script sets for its process."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def diagnosed(*names, file="train.py"):

@@ -89,7 +89,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     d = analyze_rank(STRIPPED["shapes"](capture), draw=False)
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
-    assert d.unseen == {"shapes": 6}
+    assert d.unseen == {"shapes": 7}
     assert "could not run (missing: data flow, shapes, memory events)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 
