@@ -2,7 +2,7 @@
 
 What it looks for
     Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
-    without a loss, gradients that are cleared unused, a term times a coefficient of 0, an average of frozen weights.
+    without a loss, gradients that nothing uses, a term times a coefficient of 0, an average of frozen weights.
     Threshold: 3% of the step.
 
 Why it costs
@@ -73,9 +73,9 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
                 "optimizer updates them."
             )
         elif one.unused:
-            title = "The backward pass computes gradients of parameters that are cleared unused"
+            title = "The backward pass computes gradients of parameters that nothing uses"
             text = f"The backward pass of {at(one.call_line)} computes gradients of {modules_of(one.unused)}, and they "
-            text += "are cleared unused."
+            text += "nothing uses them."
         elif one.kind == "gradient":
             title = "The backward pass goes on into operators whose gradients nothing uses"
             used, made = at(one.use_line), at(one.value_line)

@@ -31,7 +31,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     facts, place = finding.facts, own_place(finding.where)
     at = f" at {at_line(place)}" if place else ""
     modules, needs = facts.get("modules"), ""
-    title = "Detach what the other model made: its gradients are cleared unused"
+    title = "Detach what the other model made: nothing uses its gradients"
     if facts.get("is_frozen"):
         title = f"Freeze {modules} with requires_grad_(False): no optimizer updates them"
         needs = "layers that come before all that train"
@@ -48,7 +48,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
 
 CHANGE = Change(
     id="detach-inputs",
-    title="Detach what the other model made: its gradients are cleared unused",
+    title="Detach what the other model made: nothing uses its gradients",
     numerics=identical(),
     edit=STATEMENTS,
     proposal=_proposal,

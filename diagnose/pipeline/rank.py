@@ -351,10 +351,19 @@ def to_try(
         for pattern in (_PRODUCT, _CONVOLUTION)
     )
     in_float32 = 0.0 if info.flags.autocast.dtype else products
+    if in_channels_last(t):
+        convolutions = 0.0
     work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, t.program.is_compiled)
     known = {p.id for p in prescribed if p.predicted_step_ns is not None}
     fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
     return tuple(name for name in fitting if name not in known)
+
+
+def in_channels_last(t: Tables) -> bool:
+    """Return whether most convolutions of images read them in that layout already."""
+    operators = t.flow.found.graph.operators if t.flow is not None else ()
+    images = [one.reads[0] for one in operators if one.name == "aten::convolution" and len(one.reads[0].shape) == 4]
+    return 2 * sum(use.stride[1:2] == (1,) for use in images) > len(images)
 
 
 def source_of(t: Tables) -> Source:

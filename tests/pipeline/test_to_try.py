@@ -2,9 +2,11 @@
 
 import pytest
 
+from diagnose.pipeline.rank import in_channels_last
 from diagnose.reports.html import render as page
 from diagnose.reports.json_reading import from_json
 from diagnose.reports.text import render
+from tests.analyzers.flow_tables import steps, tables
 
 
 def computing(recording, *operators, command="train.py --lr 1", world_size=1, **flags):
@@ -77,3 +79,12 @@ def test_every_report_has_them_with_the_command(recording):
     assert words in page(d)
     assert f"<code>{command}</code>" in page(d)
     assert from_json(d.to_json(), source="a").to_try == d.to_try
+
+
+@pytest.mark.parametrize(("stride", "there"), [((48, 1, 12, 3), True), ((48, 16, 4, 1), False), ((16, 4, 1), False)])
+def test_images_in_channels_last_need_no_conversion(recording, stride, there):
+    def operators(t):
+        images = t.value(2, 3, 4, 4)._replace(shape=(2, 3, 4, 4)[: len(stride)], stride=stride)
+        return t.op("convolution", images, ns=100)
+
+    assert in_channels_last(tables(recording, steps(operators))) is there
