@@ -45,7 +45,8 @@ def test_versions_are_counted_up_to_the_limit(num, gave_up):
         return x * 2
 
     compiled = torch.compile(scaled, backend="eager", dynamic=False)
-    with torch._dynamo.config.patch(recompile_limit=4):
+    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"  # up to 2.6
+    with torch._dynamo.config.patch({limit: 4}):
         for i in range(num):
             compiled(torch.ones(3 + i))
         (found,) = compiled_record().versions
