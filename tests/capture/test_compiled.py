@@ -66,3 +66,9 @@ def test_what_is_compiled_once_leaves_nothing():
 def test_a_script_that_compiles_nothing_imports_nothing(monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "torch._dynamo.utils")
     assert compiled_record().breaks == ()
+
+
+def test_a_release_that_keeps_its_notes_elsewhere_has_none(monkeypatch):
+    torch.compile(broken, backend="eager")(torch.ones(3))
+    monkeypatch.delattr(torch._dynamo.utils, "graph_break_reasons")
+    assert compiled_record() == type(compiled_record())()

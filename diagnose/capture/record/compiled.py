@@ -21,10 +21,15 @@ MAX_WORDING = 200  # characters of a reason, a hint or a guard: the latter may h
 
 
 def compiled_record() -> CompiledRecord:
-    """Return what has been noted so far."""
+    """Return what has been noted so far; nothing of a release that keeps it elsewhere, which is no reason to fail."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
+    try:
+        return CompiledRecord() if utils is None else _record(utils)
+    except AttributeError:
         return CompiledRecord()
+
+
+def _record(utils: Any) -> CompiledRecord:
     versions = [_versions(code, failures) for code, failures in utils.guard_failures.items()]
     spent_ns: Mapping[str, float] = utils.cumulative_time_spent_ns
     took = sum(spent_ns.get(f"entire_{part}_compile", 0.0) for part in ("frame", "backward"))

@@ -41,6 +41,7 @@ from diagnose.model.files import printable, reason
 from diagnose.model.records import (
     AllocatorRecord,
     AutocastRecord,
+    CompiledRecord,
     DdpRecord,
     FlagsRecord,
     GpuRecord,
@@ -197,7 +198,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
-        compiled=compiled_record(),
+        compiled=session.compiled,
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, filter(None, notes))),
@@ -249,6 +250,7 @@ class Session:
         self.process_flags: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
+        self.compiled = CompiledRecord()
         self.row_files: dict[str, str] = {}  # names by kind; one for which there was no room is missing
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -452,7 +454,8 @@ class Session:
         """
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
-            self.lines.named = (*self.measured.dataflow_lines, *compiled_places(compiled_record()))
+            self.compiled = compiled_record()
+            self.lines.named = (*self.measured.dataflow_lines, *compiled_places(self.compiled))
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
             self.notes += notes
