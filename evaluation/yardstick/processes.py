@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -41,11 +42,21 @@ def ended(
         out, errors = started.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         for pid in (started.pid, *_descendants(started.pid)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(os.getpgid(pid), signal.SIGKILL)
+            _end(pid)
         started.communicate()
         raise NoAnswerError(f"more than {seconds:.0f} s") from None
     return subprocess.CompletedProcess(list(command), started.returncode, out, errors)
+
+
+def _end(pid: int) -> None:
+    """Kill a process with its group, and return when it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            os.killpg(os.getpgid(pid), signal.SIGKILL)
+            select.select([process], [], [])
+        finally:
+            os.close(process)
 
 
 def _descendants(pid: int) -> list[int]:
