@@ -62,8 +62,6 @@ from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import clean, middle, whole_line
 
-__all__ = ["Basis", "environment", "render", "render_forecasts", "render_page", "texts_of_script"]
-
 # The frame of every page: one file that needs nothing else, with its styles, its scripts and their hashes.
 #
 # Everything is escaped by the templates; the page's content security policy lets only the scripts run whose hashes it

@@ -16,8 +16,6 @@ from diagnose.reports import html, text
 from diagnose.reports.format import plural
 from diagnose.reports.language import tr
 
-__all__ = ["MAX_CELL_BYTES", "render"]
-
 MAX_CELL_BYTES = 400_000  # of one cell's output: of most recordings it is 60 to 320 kB
 TEXT_RESERVE_BYTES = 10_000  # of these, for what stands around a text: a path of 4,096 bytes at most, twice
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'

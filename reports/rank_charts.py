@@ -14,8 +14,6 @@ from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr, translated
 from diagnose.text.plain_text import middle
 
-__all__ = ["aligned_chart", "arrival_chart", "lateness_chart", "rank_chart"]
-
 CALM, WAITS, MOVES, LATE = "#5b7fa6", "#b9770e", "#3f8f8c", "#d0454c"
 NAMES = 90.0  # units at the left, for the names of ranks
 MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own

@@ -53,8 +53,6 @@ from diagnose.reports.text_findings import Layout, findings
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, middle, one_line
 
-__all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
-
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
 ANSWER_LINES = 20

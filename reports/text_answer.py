@@ -30,8 +30,6 @@ from diagnose.reports.text_charts import (
 from diagnose.reports.text_findings import Layout, code_block, code_lines
 from diagnose.text.plain_text import one_line
 
-__all__ = ["Form", "first_screen"]
-
 TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 BESIDE_BAR = 50  # columns: its name and the step before it, the factor and its range after it
 MAX_BAR_PARTS = 4

@@ -20,8 +20,6 @@ from diagnose.reports.saving_words import gain, measured_words
 from diagnose.reports.text_charts import listed, note, place_style, title
 from diagnose.text.plain_text import clean, middle, one_line
 
-__all__ = ["Layout", "code_block", "code_lines", "findings"]
-
 MAX_FINDINGS = 5
 MAX_CODE_LINES = 12
 MAX_SHORT_LINES = 4  # of an alternative

@@ -14,8 +14,6 @@ from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
-
 
 @dataclass(frozen=True)
 class KernelRule:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 
-__all__ = ["FLOOR", "HOST_FLOOR", "answering", "beside_lines", "in_order", "worth_ns", "worth_share"]
-
 FLOOR, HOST_FLOOR = 0.02, 0.1  # of the step: with a device, and without one; less is little to gain
 MIN_EXPLAINED = 0.5  # of what the pace of launches is worth: a large part
 

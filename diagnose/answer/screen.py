@@ -29,21 +29,6 @@ from diagnose.model.words import Count, Words, english
 from diagnose.text.numbers import duration, lower_first, percent, upper_first
 from diagnose.text.plain_text import one_line
 
-__all__ = [
-    "MAX_ESTIMATE",
-    "MAX_WORDS",
-    "MOSTLY",
-    "SMALL",
-    "Answer",
-    "FindingRow",
-    "answer",
-    "finding_rows",
-    "limit",
-    "record_again",
-    "shown_rank",
-    "with_words",
-]
-
 MIN_CPU_WAIT = 0.2  # of the watched time
 MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
 MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no possible step is shown

@@ -40,8 +40,6 @@ from diagnose.trials.turn_process import start_all
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
 from diagnose.trials.turns import LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
 
-__all__ = ["LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
-
 UNCHANGED = (0, 1)  # numbers in a team
 WARM_UP_OF_FORMS = 15  # of a process, at least
 NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."

@@ -40,8 +40,6 @@ from diagnose.trials.measuring import (
 )
 from diagnose.trials.turn import Turns, TurnTimer
 
-__all__ = ["edited", "main", "why_nothing"]
-
 
 def main() -> NoReturn:
     """Carry the order out, write the result, and leave without waiting for the script's threads."""

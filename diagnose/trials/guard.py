@@ -34,19 +34,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = [
-    "BOOTSTRAP",
-    "GUARD_EXIT",
-    "SHARED_MEMORY",
-    "can_restrict",
-    "descendants",
-    "hosts_text",
-    "isolate",
-    "main",
-    "restrict",
-    "why_not_isolated",
-]
-
 BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from diagnose.trials.guard import main; main()"
 GUARD_EXIT = 70  # the command could not be started
 HANDLED = (signal.SIGTERM, signal.SIGCHLD)

@@ -42,8 +42,6 @@ from diagnose.trials.prove import Budget, parse_budget, proven, with_trials
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["InProcess", "StepFn", "prove", "prove_runs"]
-
 RECORDED_STEPS = 10  # as `diagnose.analyze` has it
 BEGINS_DIFFERENTLY = (
     "Unchanged, it began with another loss each time: either the factory does not create everything again, "

@@ -19,8 +19,6 @@ from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.run_folder import VARIABLE
 
-__all__ = ["CHILD", "Launch", "last_line", "patience_s", "read_result", "tail"]
-
 CHILD = "diagnose.trials.child"
 BOOTSTRAP = runs_main(CHILD)
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays

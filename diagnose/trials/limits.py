@@ -18,8 +18,6 @@ from diagnose.text.plain_text import one_line
 from diagnose.trials.guard import SHARED_MEMORY, can_restrict, why_not_isolated
 from diagnose.trials.originals import backup_place
 
-__all__ = ["Limits", "limits_of", "offline_settings", "why_refused"]
-
 COPY, RESULTS = "its own copy, home, caches and temporary files", "the folder of the results"
 OFFLINE = {
     "CLEARML_OFFLINE_MODE": "1",

@@ -25,20 +25,6 @@ from diagnose.capture.steps.step_source import converged_since
 from diagnose.changes.common.change import replace_attribute
 from diagnose.text.plain_text import clean
 
-__all__ = [
-    "MIN_MEDIAN_STEPS",
-    "Numbers",
-    "PeakMemory",
-    "Returned",
-    "SampleDraws",
-    "StepTimer",
-    "TrialRequest",
-    "TrialResult",
-    "error_text",
-    "seed_everything",
-    "used_cuda",
-]
-
 MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
 
 

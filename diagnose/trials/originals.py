@@ -31,8 +31,6 @@ from diagnose.trials.copying import (
     shares_blocks,
 )
 
-__all__ = ["Changes", "Originals", "back_up", "backup_place", "check_number"]
-
 UNWATCHED = LEFT_OUT | {".git", ".hg", ".svn", ".idea", ".vscode", ".ipynb_checkpoints", "__pycache__"}
 TIME = "modification time"
 WRITING = os.O_WRONLY | os.O_RDWR

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from diagnose.trials.turns import LiveForm
 
-__all__ = ["available_bytes", "room_for"]
-
 USED_AT_MOST = 0.9  # of what is free: a change may take more than the script without it
 CGROUP = Path("/sys/fs/cgroup")
 

@@ -22,8 +22,6 @@ from diagnose.capture.process.process import kill_marked
 from diagnose.errors import OutputError
 from diagnose.trials.copying import remove_tree
 
-__all__ = ["PREFIX", "VARIABLE", "EndedBySignal", "ended_by_signals", "remove_leftovers", "run_folder"]
-
 PREFIX = "diagnose-prove-"
 VARIABLE = "DIAGNOSE_TRIAL"  # in the environment of every process of a run: the run's folder
 LOCK, MARKER = "prove.lock", b"diagnose prove holds a lock on this file while it runs\n"

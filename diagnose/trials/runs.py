@@ -33,8 +33,6 @@ from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 
-__all__ = ["Command", "Runner", "in_the_copy", "record", "recorded_command"]
-
 INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}  # of an isolated run
 MAX_RECORDING_S = 600.0
 MAX_LOG_BYTES = 1_000_000  # of a run's output that is kept: its end

@@ -20,31 +20,6 @@ from diagnose.model.statistics import middle_step, noise_of, shows_no_difference
 from diagnose.trials.candidates import Candidate, together
 from diagnose.trials.measuring import TrialResult
 
-__all__ = [
-    "ALONE_IS_BEST",
-    "CUT_OFF",
-    "INTERRUPTED",
-    "NOTHING_TRIED",
-    "Kind",
-    "Parity",
-    "ProveResult",
-    "Times",
-    "TrialRuns",
-    "compare_losses",
-    "doubted",
-    "evaluate",
-    "gains",
-    "is_certain",
-    "is_gain",
-    "is_inconclusive",
-    "joined",
-    "loosest",
-    "norms_apart",
-    "nothing_done",
-    "sentence",
-    "skipped",
-]
-
 Kind: TypeAlias = Literal["single", "combination", "without"]
 Numerics: TypeAlias = Literal["identical", "within", "drifted", "unknown"]
 

@@ -26,8 +26,6 @@ from statistics import median
 
 from diagnose.trials.measuring import StepTimer, used_cuda
 
-__all__ = ["MAX_MESSAGE_BYTES", "TurnTimer", "Turns", "block_plan"]
-
 MAX_MESSAGE_BYTES = 8 << 20  # of one answer: a block of some tenths of a second holds some thousand steps at most
 # The first steps of a block differ from the script's: caches hold what another process worked on, clocks and workers
 # wake up, and the host has no lead over the device yet.

@@ -26,8 +26,6 @@ from diagnose.trials.trials import CUT_OFF
 from diagnose.trials.turn import MAX_MESSAGE_BYTES
 from diagnose.trials.turns import LiveForm, ScriptEndedError
 
-__all__ = ["TurnProcess", "start_all"]
-
 POLL_S = 0.5  # a process that was killed leaves the socket open in its workers: so often it is looked for
 BLOCKS_PER_SEARCH = 20  # for processes outside of the group, which takes some milliseconds
 END_S = 20.0  # to write what was measured, before it is killed

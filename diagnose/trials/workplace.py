@@ -38,8 +38,6 @@ from diagnose.trials.guard import SHARED_MEMORY
 from diagnose.trials.limits import Limits
 from diagnose.trials.originals import Originals, back_up, check_number
 
-__all__ = ["ROOT", "Cache", "Place", "WorkingCopy", "Workplace", "name_originals", "seed", "user_caches"]
-
 ROOT, TEMPORARY = "cwd", "tmp"  # below the run's own folder
 FOLDERS = ("folder", "copy")
 MAX_SOCKET_FOLDER = 70  # bytes: macOS allows 104 for a socket, of which Python's multiprocessing needs 33

@@ -13,24 +13,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
-__all__ = [
-    "BUCKETS",
-    "BUCKET_MB",
-    "MIN_BY_HAND",
-    "NO_BROADCAST",
-    "NO_SEARCH",
-    "ddp_arguments",
-    "ddp_call",
-    "has_free_core",
-    "is_a_reduction",
-    "is_costly",
-    "is_dominant",
-    "is_reduced_by_hand",
-    "late_gradients",
-    "to_large_gradients",
-    "up_to_ranks",
-]
-
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
 MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")

@@ -13,8 +13,6 @@ from diagnose import analyzers
 from diagnose.changes import CHANGES, trial_method
 from diagnose.model.limits import TrialMethod
 
-__all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
-
 # Modules that no trace asks for, and why.
 BUILDING_BLOCKS = {
     "distributed.launch": "starts ranks; what it saves depends on the program",

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
 
-__all__ = [
-    "ACTIVATIONS",
-    "LINK_SHARE",
-    "OPTIMIZER",
-    "batch_that_fits",
-    "copied_ns",
-    "forward_again_ns",
-    "freed_by",
-    "held",
-    "num_ranks",
-    "without_regrowth",
-]
-
 # What is left of calls that take device memory from the driver and give it back, once the cache fits.
 
 _GIVES_BACK = r"Free|Unmap|Release|Unregister"

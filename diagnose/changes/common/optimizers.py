@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-__all__ = ["EDITS", "FOREACH_CLASSES", "FUSED_CLASSES", "OWN_STEP", "Implementation", "change_to"]
-
 FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
 FOREACH_CLASSES = (*FUSED_CLASSES, "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
 
-__all__ = ["FP16_BY_HAND", "REACHED", "products_in"]
-
 FP16_BY_HAND = "fp16 needs a GradScaler around backward() and the optimizer's step as well"
 
 # Of the bound of the new precision: what good libraries reach, with shapes that fit badly and with those that fit. A

@@ -9,8 +9,6 @@ from typing import Any
 from diagnose.changes.common.change import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import once_for_top_module, with_hooks_outside
 
-__all__ = ["compile_graphs", "compile_model", "stop_recompiling"]
-
 
 def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Compile the outermost module before its first forward."""

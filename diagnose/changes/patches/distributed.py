@@ -10,19 +10,6 @@ from typing import Any
 from diagnose.changes.common.change import Log, SetArguments, Undo, replace_attribute
 from diagnose.changes.common.gradients import BUCKETS, NO_BROADCAST, NO_SEARCH
 
-__all__ = [
-    "bucket_gradients",
-    "compress_gradients",
-    "eight_bit_gradients",
-    "hierarchical_exchange",
-    "low_rank_gradients",
-    "no_buffer_broadcast",
-    "no_unused_search",
-    "one_bit_gradients",
-    "overlap_gradients",
-    "top_k_gradients",
-]
-
 WARM_UP_STEPS = 4  # of lossy hooks in a trial, which is shorter than the thousand that a training should take
 RANK = 2  # of its products
 

@@ -11,8 +11,6 @@ from diagnose.changes.common.change import REMOVED, Log, Undo, replace_attribute
 from diagnose.changes.common.optimizers import EDITS
 from diagnose.changes.patches.top_module import once_for_top_module
 
-__all__ = ["foreach_optimizer", "fused_loss", "fused_optimizer", "patch_operators"]
-
 # Patches that let a model and its loss run the bundled operators.
 
 

@@ -10,18 +10,6 @@ from typing import Any
 from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module
 
-__all__ = [
-    "ScaledTraining",
-    "allow_tf32",
-    "as_float",
-    "autocast",
-    "autocast_fp16",
-    "benchmark_convolutions",
-    "fast_dropout",
-    "flush_subnormals",
-    "other_attention",
-]
-
 # The patch that lets the CPU take subnormal numbers for 0.
 
 
