@@ -69,7 +69,7 @@ CHANGE = Change(
     id="autocast",
     title="Run the forward under autocast in bfloat16",
     numerics=reduced("16-bit products round; compare the loss curve with the float32 one"),
-    patch=Patch(precision.autocast, group="autocast"),
+    patch=Patch(precision.autocast),
     edit=EditLoop("with_autocast", "device", "cuda", unless={"dtype": ("float16", FP16_BY_HAND)}),
     proposal=_proposal,
     effect=_effect,

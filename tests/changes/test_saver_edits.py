@@ -61,9 +61,7 @@ def run(source, folder):
     folder.mkdir()
     (folder / "train.py").write_text(source)
     done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=False)
-    files = {
-        path.name: path.is_file() for path in folder.iterdir() if path.name not in ("train.py", "__pycache__")
-    }
+    files = {path.name: path.is_file() for path in folder.iterdir() if path.name not in ("train.py", "__pycache__")}
     return done.returncode, done.stdout, done.stderr, files
 
 

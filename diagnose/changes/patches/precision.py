@@ -1,4 +1,4 @@
-"""Patches of the arithmetic: bf16 autocast around the model, TF32 products, cuDNN's own search."""
+"""Patches of the arithmetic: autocast around the model, TF32 products, attention."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
     """Run the outermost module's forward under bf16 autocast; what it returns is fp32 again.
 
     A loss that the script computes outside its model stays in fp32. With ``dtype`` float16, which is prescribed for
-    GPUs without bf16, it is the patch ``autocast-fp16``.
+    GPUs without bf16, a GradScaler scales the loss.
     """
     if options.get("dtype") == "float16":
         return autocast_fp16(log, options)
@@ -105,20 +105,6 @@ def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature o
 
     undo = set_fp32_precision("tf32")
     log.did('set_fp32_precision("tf32"): torch.set_float32_matmul_precision("high")')
-    return undo
-
-
-def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Let cuDNN try its algorithms for each shape and keep the fastest."""
-    import torch
-
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    log.did("torch.backends.cudnn.benchmark = True")
-
-    def undo() -> None:
-        torch.backends.cudnn.benchmark = before
-
     return undo
 
 
