@@ -248,6 +248,7 @@ class Change:
     id: str
     title: str  # imperative
     numerics: Numerics
+    page: str = ""  # where the file has several changes
     patch: Patch | None = None
     edit: Edit | None = None
     proposal: Proposal | Callable[[Finding, float, Program], Proposal | None] | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Proposal, SetArguments
-from diagnose.changes.common.memory import num_ranks
+from diagnose.changes.common.change import SetArguments
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
@@ -63,41 +62,6 @@ def has_free_core(facts: Facts) -> bool:
     On two cores with a rank on each, 16-bit gradients made steps of 44 ms 3 % longer and smaller buckets 13 %.
     """
     return bool(facts.get("has_device")) or facts.get("free_cores") != 0
-
-
-def is_costly(finding: Finding, step_ns: float) -> bool:
-    """Return whether the exchange costs so much that a change of the training itself may be worth it."""
-    # Of the step: below it no loss of gradients, or of exchanges, is offered.
-    return finding.lost_ns >= 0.1 * step_ns
-
-
-def is_dominant(finding: Finding, step_ns: float) -> bool:
-    """Return whether the exchange costs so much that most of the gradients may be left for later steps."""
-    # Of the step: below it gradients that arrive steps later are not offered.
-    return finding.lost_ns >= 0.25 * step_ns
-
-
-def late_gradients(options: str) -> Callable[[Finding, float, Program], Proposal | None]:
-    """Return the advice of a hook that leaves most of the gradients for later steps; ``options`` are its arguments."""
-
-    def advice(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
-        if not is_a_reduction(finding) or not is_dominant(finding, step_ns):
-            return None
-        return Proposal(
-            after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
-            f"hook = install(ddp, {options})   # before the first backward\n"
-            'checkpoint = {"model": model.state_dict(), "hook": hook.state_dict()}   # on every rank: errors differ',
-            least=0.0,
-            most=0.8,
-            needs="DistributedDataParallel over a slow link; memory for the errors, as large as the gradients",
-        )
-
-    return advice
-
-
-def up_to_ranks(limit: int) -> Callable[[Program, Finding], bool]:
-    """Return a test for a hook in which each rank receives the bytes of all others, which helps up to so many ranks."""
-    return lambda program, finding: num_ranks(finding) <= limit and to_large_gradients(program, finding)
 
 
 def to_large_gradients(program: Program, finding: Finding) -> bool:

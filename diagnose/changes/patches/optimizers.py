@@ -7,9 +7,23 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import REMOVED, Log, Undo, replace_attribute
-from diagnose.changes.common.optimizers import EDITS
+from diagnose.changes.common.change import REMOVED, Log, SetArguments, Undo, replace_attribute
 from diagnose.changes.patches.top_module import once_for_top_module
+
+FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
+FOREACH_CLASSES = (*FUSED_CLASSES, "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
+
+
+def differentiates(passed: Mapping[str, object]) -> str:
+    """Return why an optimizer with these arguments keeps its loop, "" where it need not."""
+    return "it is differentiable, and that only the loop over its tensors is" if passed.get("differentiable") else ""
+
+
+# torch makes no optimizer that is both, and takes the one alone where the other is not mentioned.
+EDITS = {
+    "fused": SetArguments(FUSED_CLASSES, {"fused": True}, without=("foreach",), unless=differentiates),
+    "foreach": SetArguments(FOREACH_CLASSES, {"foreach": True}, without=("fused",), unless=differentiates),
+}
 
 # Patches that let a model and its loss run the bundled operators.
 

@@ -10,6 +10,8 @@ from typing import Any
 from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module
 
+FP16_BY_HAND = "fp16 needs a GradScaler around backward() and the optimizer's step as well"
+
 # The patch that lets the CPU take subnormal numbers for 0.
 
 
