@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from diagnose.answer import FLOOR, worth_share
 from diagnose.answer.cards import (
     MIN_FACTOR,
     Card,
@@ -21,7 +22,6 @@ from diagnose.answer.cards import (
     predictions,
     took_longer,
 )
-from diagnose.answer.ranking import FLOOR, worth_share
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding, PlainSteps, Prescription, Where
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK

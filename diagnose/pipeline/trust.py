@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from diagnose.analyzers import META, lost_records, unexplained_device, warm_up
-from diagnose.answer.ranking import FLOOR, HOST_FLOOR
+from diagnose.answer import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import MAX_ESTIMATE
 from diagnose.model.accelerators import accelerator_of
 from diagnose.model.capture import CaptureInfo

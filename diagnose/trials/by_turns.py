@@ -20,7 +20,6 @@ from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.launch import patience_s
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.room import available_bytes, room_for
 from diagnose.trials.trials import (
     ALONE_IS_BEST,
     CUT_OFF,
@@ -36,7 +35,7 @@ from diagnose.trials.trials import (
     sentence,
     skipped,
 )
-from diagnose.trials.turn_process import start_all
+from diagnose.trials.turn_process import available_bytes, room_for, start_all
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
 from diagnose.trials.turns import LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
 

@@ -9,7 +9,7 @@ Namespaces of Linux take the network from the run: it has a loopback interface a
 workers reach each other and nothing reaches a server, one on the host's loopback included. It also has shared memory of
 its own, and its host's name stands for 127.0.0.1. Landlock keeps it from opening files for writing, from creating,
 removing and renaming them outside a list of places; it does not restrict modes, owners, times and extended attributes:
-`diagnose.trials.originals` notices those.
+`diagnose.trials.limits` notices those.
 
 It stays light, with the standard library only: it starts before every run.
 """

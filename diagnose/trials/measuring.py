@@ -44,7 +44,7 @@ class TrialRequest:
     sources: Mapping[str, str] = field(default_factory=dict)  # path: the text that is run or imported instead
     made: tuple[str, ...] = ()  # the changes in it, a line for each
     cannot: str = ""  # why its changes cannot be made: the trial's result
-    turns: str = ""  # the path of a unix socket: time the steps in blocks that it asks for, see diagnose.trials.turn
+    turns: str = ""  # the path of a unix socket: time the steps in blocks that it asks for, see diagnose.trials.child
 
     def write(self, path: Path) -> None:
         """Write the order where the process reads it."""

@@ -26,10 +26,9 @@ from diagnose.trials.by_turns import LiveRuns
 from diagnose.trials.copying import CopyPlan, in_copy, plan_copy
 from diagnose.trials.guard import hosts_text
 from diagnose.trials.in_sequence import Schedule
-from diagnose.trials.launch import Launch, last_line, read_result, tail
+from diagnose.trials.launch import VARIABLE, Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
-from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 

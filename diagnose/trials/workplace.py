@@ -35,8 +35,7 @@ from diagnose.trials.copying import (
     remove_tree,
 )
 from diagnose.trials.guard import SHARED_MEMORY
-from diagnose.trials.limits import Limits
-from diagnose.trials.originals import Originals, back_up, check_number
+from diagnose.trials.limits import Limits, Originals, back_up, check_number
 
 ROOT, TEMPORARY = "cwd", "tmp"  # below the run's own folder
 FOLDERS = ("folder", "copy")
