@@ -56,7 +56,6 @@ from diagnose.text.kernel_names import shorten
 
 # What the device spends its time on: its kernels, those of one name together, the most expensive first.
 
-MIN_NAMED_SHARE = 0.02  # of the computing time: a kernel of no family that takes less is one of the others
 NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families
 _DTYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "Half": "float16",
@@ -116,7 +115,8 @@ def kernel_families(t: Tables) -> dict[str, float]:
     if not whole:
         return {}
     for name, ns in zip(names.tolist(), np.bincount(inverse, length[unknown], len(names)).tolist(), strict=True):
-        if ns >= MIN_NAMED_SHARE * whole:
+        # Of the computing time: a kernel of no family that takes less is one of the others.
+        if ns >= 0.02 * whole:
             short = shorten(t.trace.names[name], 30)
             cost[short] = cost.get(short, 0.0) + ns
             cost[OTHER] -= ns
@@ -474,7 +474,6 @@ def _label(frame: str) -> str:
 
 MAX_PAGE_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
 MIN_SHOWN_SHARE = 0.0005  # of the step: less is no row
-MIN_OWN_SHARE = 0.01  # of the step: what runs around all steps and takes less itself only calls the others
 MIN_SAMPLES_SHOWN = 3  # in a function or a box: fewer do not show its share
 # Parts of a function, which are counted as its own time.
 _PARTS = frozenset({"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"})
@@ -565,7 +564,8 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
             line = "" if name in already else f":{match['line']}"
             shown = f"{match['file']}{line} {match['function']}"
         row = sums.row(shown, each, _outermost(paths, each))
-        passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
+        # Of the step: what runs around all steps and takes less itself only calls the others.
+        passes_on = not row.calls and row.self_ns < 0.01 * clock.step_ns
         if row.share >= MIN_SHOWN_SHARE and not passes_on:
             found.append(row)
     return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_PAGE_ROWS])

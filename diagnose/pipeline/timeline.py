@@ -289,7 +289,6 @@ def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
 # time from the timing window. Where a cause is not found there, or stacks were not recorded, operators and calls of
 # the timing window are shown, and the sampler's lines where no operator runs.
 
-MIN_FRAME_SHARE = 0.001  # of the cause's time: less is thinner than a pixel even when zoomed in tenfold
 _KINDS = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
 _KIND_NAMES = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
 _ADDRESS = r" at 0x[0-9a-fA-F]+(?=>)"
@@ -387,7 +386,8 @@ def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
     ns = np.array(tree.ns, np.int64)
     # A box is at least as long as what is in it and has a lower number, so no box is kept without those around it.
     kept = np.argsort(-ns, kind="stable")[: most + 1]
-    kept = kept[(ns[kept] >= MIN_FRAME_SHARE * ns[0]) & (kept > 0)]
+    # Of the cause's time: less is thinner than a pixel even when zoomed in tenfold.
+    kept = kept[(ns[kept] >= 0.001 * ns[0]) & (kept > 0)]
     children: dict[int, list[int]] = {}
     for box in kept.tolist():
         children.setdefault(tree.parent[box], []).append(box)
@@ -618,10 +618,6 @@ class _Step(NamedTuple):
 
 # What a step keeps for its backward pass and leaves to later steps, by line.
 
-MIN_KEPT = 0.1  # of the peak, of all lines: to compute less than that again frees too little to be worth a table
-MIN_KEPT_LINE = 0.01  # of the peak, of a line
-MIN_LEFT_LINE = 0.001  # of the peak: a thousand such steps double it
-
 
 def memory_by_line(t: Tables) -> MemoryByLine | None:
     """Return the lines; None if there is no data flow, or if neither kind of them is worth a table."""
@@ -631,7 +627,8 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     from diagnose.dataflow.kept import kept_by_line  # only a recorded data flow needs it
 
     memory = kept_by_line(flow.found.graph)
-    lines = memory.lines if memory.num_bytes >= MIN_KEPT * memory.peak_bytes else ()
+    # Of the peak, of all lines: to compute less than that again frees too little to be worth a table.
+    lines = memory.lines if memory.num_bytes >= 0.1 * memory.peak_bytes else ()
     times = operator_times(t, flow) if shows_values(t) else ()
 
     def longest(operators: Sequence[int]) -> float | None:
@@ -641,12 +638,12 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     kept = tuple(
         KeptByLine(_where_of(t, one.line), one.num_bytes, longest(one.operators))
         for one in lines
-        if one.num_bytes >= MIN_KEPT_LINE * memory.peak_bytes
+        if one.num_bytes >= 0.01 * memory.peak_bytes  # of the peak, of a line
     )
     left = tuple(
         LeftByLine(_where_of(t, one.line), one.num_values, one.num_bytes)
         for one in flow.found.piled_up
-        if one.num_bytes >= MIN_LEFT_LINE * memory.peak_bytes
+        if one.num_bytes >= 0.001 * memory.peak_bytes  # of the peak: a thousand such steps double it
     )
     if not kept and not left:
         return None

@@ -40,7 +40,6 @@ from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
 from diagnose.trials.turns import LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
 
 UNCHANGED = (0, 1)  # numbers in a team
-WARM_UP_OF_FORMS = 15  # of a process, at least
 NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."
 
 
@@ -230,7 +229,7 @@ def _turn_s(step_s: float) -> float:
 
 def _least_s(num_forms: int, step_s: float) -> float:
     """Return how long the steps of some forms take at least, of two processes each."""
-    return MIN_INSTANCES * num_forms * (WARM_UP_OF_FORMS * step_s + MIN_ROUNDS * _turn_s(step_s))
+    return MIN_INSTANCES * num_forms * (15 * step_s + MIN_ROUNDS * _turn_s(step_s))  # warm-up at least
 
 
 @dataclass

@@ -64,7 +64,6 @@ MAX_MESSAGE_BYTES = 8 << 20  # of one answer: a block of some tenths of a second
 # wake up, and the host has no lead over the device yet.
 DROPPED_NS = 10e6
 FIRST_STEPS = 4  # that show how many steps a first block has
-MAX_OVERTIME = 3.0  # of a block, before it ends with fewer steps than planned: the steps have become longer
 
 
 class Turns:
@@ -131,7 +130,8 @@ class TurnTimer(StepTimer):
         while (seconds := self._turns.wait()) is not None:
             dropped, num = block_plan(usual_ns, seconds)
             began = time.perf_counter_ns()
-            steps = yield from self._steps(dropped, num, MAX_OVERTIME * seconds * 1e9)
+            # A block that takes three times as long ends with fewer steps than planned: they have become longer.
+            steps = yield from self._steps(dropped, num, 3.0 * seconds * 1e9)
             self._turns.answer(steps, dropped, time.perf_counter_ns() - began)
             usual_ns = median(steps)
             self._done += steps

@@ -134,7 +134,6 @@ CHILD = "diagnose.trials.child"
 BOOTSTRAP = runs_main(CHILD)
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
 TIMEOUT_FACTOR, MIN_TIMEOUT_S, COMPILING_SHARE = 6.0, 60.0, 2 / 3
-MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def read_result(folder: Path, code: int | None, timeout_s: float, last: str) -> 
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("it is not a regular file")
-        if found.st_size > MAX_RESULT_BYTES:
+        if found.st_size > (64 << 20):  # some thousand steps are below a megabyte
             raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
         return TrialResult.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -143,8 +143,6 @@ def _saved_file(error: BaseException) -> str:
 
 
 MAX_RECORDED_LOSSES = 2000
-MAX_RECORDED_NORMS = 8  # of optimizer steps during the warm-up: a norm costs time
-MAX_WATCHED_BATCHES = 3  # whose samples may draw, all of them warm-up
 
 
 class _Hooks:
@@ -245,7 +243,7 @@ class Numbers(_Hooks):
             self._losses.append(first.detach().clone())
 
     def _before_step(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        if len(self._norms) == MAX_RECORDED_NORMS:
+        if len(self._norms) == 8:  # a norm costs time
             return
         import torch
 
@@ -261,7 +259,7 @@ class SampleDraws(_Hooks):
     def __init__(self) -> None:
         super().__init__()
         self.found = False
-        self._num_left = MAX_WATCHED_BATCHES
+        self._num_left = 3  # batches of the warm-up, whose samples may draw
 
     def install(self) -> None:
         """Start; torch has just been imported."""

@@ -60,7 +60,6 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP
 
 
 POLL_S = 0.5  # a process that was killed leaves the socket open in its workers: so often it is looked for
-BLOCKS_PER_SEARCH = 20  # for processes outside of the group, which takes some milliseconds
 END_S = 20.0  # to write what was measured, before it is killed
 
 
@@ -145,7 +144,7 @@ class TurnProcess:
         self._signal(signal.SIGCONT)
         self._send(f"go {seconds:.6f}")
         message = self._receive()
-        if len(self.num_steps) % BLOCKS_PER_SEARCH == 0:
+        if len(self.num_steps) % 20 == 0:  # for processes outside of the group, which takes some milliseconds
             self._search()
         self._signal(signal.SIGSTOP)
         steps = [float(ns) for ns in message["steps"]]

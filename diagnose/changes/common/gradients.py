@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
-MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
 # The arguments of DistributedDataParallel up to the first whose place differs between versions of torch.
 _PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
@@ -34,7 +33,8 @@ _SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # argumen
 def is_reduced_by_hand(facts: Facts) -> bool:
     """Return whether the script reduces one tensor after the other itself: it has no arguments to tune."""
     by_hand = facts.get("reductions_by_hand")
-    return isinstance(by_hand, float) and by_hand >= MIN_BY_HAND
+    # Reductions a step that the script calls itself: from here on buckets are what it lacks.
+    return isinstance(by_hand, float) and by_hand >= 8
 
 
 def ddp_arguments(finding: Finding) -> dict[str, object]:
