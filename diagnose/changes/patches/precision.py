@@ -1,4 +1,4 @@
-"""Patches of the arithmetic: autocast around the model, TF32 products, attention."""
+"""Patches of the arithmetic: autocast around the model, TF32 products, cuDNN's own search."""
 
 from __future__ import annotations
 
@@ -107,6 +107,20 @@ def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature o
 
     undo = set_fp32_precision("tf32")
     log.did('set_fp32_precision("tf32"): torch.set_float32_matmul_precision("high")')
+    return undo
+
+
+def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let cuDNN try its algorithms for each shape and keep the fastest."""
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    log.did("torch.backends.cudnn.benchmark = True")
+
+    def undo() -> None:
+        torch.backends.cudnn.benchmark = before
+
     return undo
 
 
