@@ -8,7 +8,7 @@ from typing import Any
 
 from yardstick.scoring import Mark, wilson
 from yardstick.sets import Set
-from yardstick.tools import NOT_RUN, TOOLS, Tool
+from yardstick.tools import NOT_RUN, TOOLS
 
 __all__ = ["first_answers", "numbered", "page", "table"]
 
@@ -29,6 +29,10 @@ compare it with the truth. What rules cannot compare is judged by a reader who d
 - **line right**: the place of the cause, or of the first change, is one of the true lines.
 - **false alarms**: healthy cases with an answer. A dash: the tool's answers have no such part, or no case has a truth
   about it.
+- **without the cases that led to its rules**: [`led.json`](../led.json) names the cases that led to each rule and limit
+  of diagnose, or changed it, as its history shows. Sets that it was corrected with as a whole count under the rule
+  that their author names. A case of another set counts under the rules that a commit changed because of its answer.
+  The row leaves out a case that led to the rule that answers, to one that is right for the case, or to a limit.
 - Intervals are Wilson's for 95%. Answers that no reader has judged yet are left out of a share; "open" counts them.
 """
 
@@ -39,15 +43,18 @@ def numbered(thing: str, num: int) -> str:
 
 
 def table(marks: Sequence[Mark]) -> list[str]:
-    """Return a row for each tool."""
+    """Return a row for each tool, and one without the cases that led to its rules."""
     rows = [HEAD]
     for name in dict.fromkeys(mark.tool for mark in marks):
         mine = [mark for mark in marks if mark.tool == name]
-        rows.append(_row(TOOLS[name], mine))
+        rows.append(_row(name, mine))
+        if TOOLS[name].led.rules:
+            rest = [mark for mark in mine if not mark.is_led]
+            rows.append(_row(f"{name}, without the cases that led to its rules", rest))
     return rows
 
 
-def _row(tool: Tool, marks: list[Mark]) -> str:
+def _row(name: str, marks: list[Mark]) -> str:
     wasteful = [mark for mark in marks if not mark.truth.healthy]
     healthy = [mark for mark in marks if mark.truth.healthy]
     answered = sum(not mark.failed for mark in marks)
@@ -55,7 +62,7 @@ def _row(tool: Tool, marks: list[Mark]) -> str:
     judged = [mark for mark in wasteful if mark.change not in ("", "open")]
     errors = [mark.error for mark in marks if mark.error is not None]
     cells = (
-        tool.name,
+        name,
         f"{answered} of {len(marks)}",
         _share(wasteful, lambda mark: mark.cause, ("right",)),
         _share(wasteful, lambda mark: mark.cause, ("fair",)),
