@@ -224,8 +224,10 @@ Put scripts or recordings into a folder with a `truth.json` like that of [`blind
 each the cause in plain words, the lines, the repair, what else is fine, what harms, and the share of the step that the
 repair saved; or that the case is healthy. Fix these before any tool runs. Enter the folder in
 [`manifest.json`](../manifest.json) with an empty `opened`: the set is sealed. `evaluation/run.py --fix SET` writes the
-hashes once. `--part sealed` lets the tools answer without reading the truth; with `--open DATE` too it scores the
-answers, and the set is development data from then on.
+hashes once, and `--seal SET` packs the truth into `truth.sealed`, so that no reader meets it by accident.
+`--part sealed --keep FOLDER` lets the tools answer without reading the truth. `--open DATE --keep FOLDER` scores these
+answers, unpacks the truth, and writes the first answer of diagnose into each entry. From then on the set is development
+data. Its first answers are on this page once a reader has judged in `judged.csv` what rules cannot.
 
 ## Add a tool
 

@@ -41,6 +41,7 @@ def test_every_limit_is_a_number_of_the_product(name):
 def test_every_case_that_is_named_is_one_of_its_set(name):
     if not SETS[name].cases:
         pytest.skip(SETS[name].absent)
+    assert SETS[name].opened
     assert {case for case in NAMED if case.startswith(f"{name}/")} <= {case.id for case in SETS[name].cases}
 
 
