@@ -46,10 +46,10 @@ _TASK = ("start", "end", "deviceId", "streamId", "correlationId")  # columns of 
 _PUSHED = 59  # type of a range that one thread pushes and pops
 _PROCESS = ~0xFFFFFF  # bits of a global thread id that are its process: the last 24 are the thread
 
-# CUPTI's numbers for kinds of copies, memory and waits, with torch.profiler's words for them.
+# Numbers for kinds of copies, memory and waits (its ENUM tables), with torch.profiler's words for them.
 _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _ENDS = {"H": "Pageable", "D": "Device", "P": "Device"}  # where the kind of memory is not recorded
-_MEMORY = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed", 6: "Device Static", 7: "Managed Static"}
+_MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 _WAITS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 _VERSION = re.compile(r"_v\d+$")  # of a runtime call's interface
 # An operator's name and what PyTorch writes after it. Only what dispatches has a namespace or a sequence number.
@@ -322,7 +322,8 @@ def _copy_name(kind: int, source: int, target: int) -> str:
     way = _COPIES.get(kind, "")
     if not way:
         return "Memcpy"
-    sides = (_MEMORY.get(number, _ENDS[side]) for number, side in zip((source, target), (way[0], way[-1]), strict=True))
+    ends = ((source, way[0]), (target, way[-1]))
+    sides = [_MEMORY[number] if number < len(_MEMORY) else _ENDS[side] for number, side in ends]
     return f"Memcpy {way} ({' -> '.join(sides)})"
 
 

@@ -25,7 +25,7 @@ _TABLES = {
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INT, utcTime TEXT",
 }
 _COPIES = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
-_MEMORY = {"Pageable": 1, "Pinned": 2, "Device": 3}
+_MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
 _WAITS = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}
 _EPOCH_NS = 1_700_000_000_000_000_000
 _THREAD_BITS = 24
