@@ -43,9 +43,9 @@ RUN = "import sys; sys.path[:] = sys.path[sys.path[0] == '':]; from diagnose.cli
 INSTRUCTIONS = (
     "Finds out why a PyTorch training step is slow. Call trace with a script, or analyze with a trace of "
     "torch.profiler, a profile of Nsight Systems or a capture folder. Apply the diff of the first change, or do what "
-    "its code shows; prove measures the changes; then trace again. explain describes a rule or a change by its id; query answers "
-    "questions in SQL; what_if predicts the step after changes; compare shows whether a step became slower. trace and "
-    "prove run the script after the user has agreed."
+    "its code shows; prove measures the changes; then trace again. explain describes a rule or a change by its id; "
+    "query answers questions in SQL; what_if predicts the step after changes; compare shows whether a step became "
+    "slower. trace and prove run the script after the user has agreed."
 )
 ASKED: dict[str, Any] = {
     "type": "object",
