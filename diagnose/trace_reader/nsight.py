@@ -26,7 +26,7 @@ from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.events import Device, Kind, Note, Trace
 from diagnose.model.intervals import grouped
-from diagnose.trace_reader.fields import Fields, shortened
+from diagnose.trace_reader.fields import shortened
 from diagnose.trace_reader.parts import rank_in_name
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.stored import is_database
@@ -52,21 +52,19 @@ _ENDS = {"H": "Pageable", "D": "Device", "P": "Device"}  # where the kind of mem
 _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 _WAITS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 _VERSION = re.compile(r"_v\d+$")  # of a runtime call's interface
-# An operator's name and what PyTorch writes after it. Only what dispatches has a namespace or a sequence number.
-_PUSHED_BY_TORCH = re.compile(
-    r"(?P<name>.*?)(?:, seq = (?P<sequence>\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?"
-    r"(?:, input_op_ids = \[.*\])?",
-    re.DOTALL,
-)
+# What PyTorch writes after the name of an operator, in this order.
+_SEQUENCE, _SIZES = ", seq = ", ", sizes = "
+_ADDED = re.compile(", (?:seq|op_id|sizes|input_op_ids) = ")
+_BLOCK = 50_000  # rows that are held as Python's objects at a time
 
 
 class _Range(NamedTuple):
     """What the text of an NVTX range says."""
 
     name: str
-    kind: Kind
-    sequence: int
-    sizes: bytes
+    is_operator: bool
+    sequence: int = -1
+    sizes: bytes = b""
 
 
 def sqlite_of(report: str) -> str:
@@ -161,13 +159,15 @@ class _Base:
         """Return what a query finds."""
         return self._connection.execute(query).fetchall()
 
-    def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
-        """Return these columns of a table, -1 where the file lacks one or has no value."""
+    def blocks(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[list[tuple[Any, ...]]]:
+        """Yield these columns of a table block by block, -1 where the file lacks one or has no value."""
         there = self.columns(table)
         if not {"start", "end"} <= there:
-            return []
+            return
         chosen = [f"IFNULL({column}, -1)" if column in there else "-1" for column in columns]
-        return self.rows(f"SELECT {', '.join(chosen)} FROM {table} {where}")
+        cursor = self._connection.execute(f"SELECT {', '.join(chosen)} FROM {table} {where}")
+        while block := cursor.fetchmany(_BLOCK):
+            yield list(zip(*block, strict=True))
 
 
 @contextmanager
@@ -196,8 +196,7 @@ class _Reader:
 
     def __init__(self, base: _Base, rows: EventRows, process: int) -> None:
         self._base, self._rows, self._process = base, rows, process
-        self._fields: Fields = rows.fields
-        self._names: dict[int, int] = {}  # rows of names by text id
+        self._fields = rows.fields
 
     def table(self) -> Table | None:
         """Return the finished table, None where no event has a plausible time."""
@@ -212,23 +211,17 @@ class _Reader:
         """Return the condition for the rows of the wanted process, whose column holds its id or a thread's."""
         return f"WHERE ({column} & {_PROCESS}) = {self._process}" if self._process else ""
 
-    def _selected(self, table: str, columns: Sequence[str], column: str, more: str = "") -> list[Ints]:
-        """Return columns of a table as arrays, of the wanted process where the table tells them apart."""
+    def _selected(self, table: str, columns: Sequence[str], column: str) -> Iterator[list[Ints]]:
+        """Yield columns of a table as arrays, of the wanted process where the table tells them apart."""
         where = self._of_process(column) if column in self._base.columns(table) else ""
-        if more:
-            where = f"{where} AND {more}" if where else f"WHERE {more}"
-        found = self._base.select(table, columns, where)
-        return list(np.array(found, np.int64).reshape(-1, len(columns)).T)
+        for block in self._base.blocks(table, columns, where):
+            yield [_numbers(values) for values in block]
 
-    def _name(self, text: int, shown: str | None = None) -> int:
-        """Return the row of a name; ``shown`` is in the place of the text."""
-        row = self._names.get(text)
-        if row is None:
-            row = self._names[text] = self._fields.names[self._base.texts.get(text, "") if shown is None else shown]
-        return row
+    def _name(self, text: str) -> int:
+        return self._fields.names[text]
 
     def _named(self, texts: Ints) -> Ints:
-        return _mapped(texts, self._name)
+        return _mapped(texts, lambda text: self._name(self._base.texts.get(text, "")))
 
     def _threads(self, global_tids: Ints) -> Ints:
         threads = self._fields.threads
@@ -237,8 +230,6 @@ class _Reader:
     def _put(self, kind: Kind, start: Ints, end: Ints, **columns: Ints | int) -> None:
         """Append rows; a column that is left out stays unknown."""
         rows, num = self._rows, len(start)
-        if not num:
-            return
         values = {"start": start, "end": np.maximum(end, start), "kind": kind, **columns}
         for column, array in values.items():
             rows.columns[column].extended(rows.count, num)[:] = array
@@ -247,69 +238,62 @@ class _Reader:
 
     def _calls(self) -> None:
         columns = ("start", "end", "globalTid", "correlationId", "nameId")
-        start, end, thread, correlation, text = self._selected(_RUNTIME, columns, "globalTid")
-        names = _mapped(text, lambda each: self._fields.names[_VERSION.sub("", self._base.texts.get(each, ""))])
-        self._put(Kind.RUNTIME, start, end, name=names, thread=self._threads(thread), correlation=correlation)
+        for start, end, thread, correlation, text in self._selected(_RUNTIME, columns, "globalTid"):
+            names = _mapped(text, lambda each: self._name(_VERSION.sub("", self._base.texts.get(each, ""))))
+            self._put(Kind.RUNTIME, start, end, name=names, thread=self._threads(thread), correlation=correlation)
+
+    def _tasks(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Ints, Ints, dict[str, Ints], list[Ints]]]:
+        """Yield start, end and place of what ran on a device, and other columns."""
+        for start, end, device, stream, correlation, *more in self._selected(table, (*_TASK, *columns), "globalPid"):
+            yield start, end, {"device": device, "stream": stream, "correlation": correlation}, more
 
     def _kernels(self) -> None:
-        columns = (*_TASK, "demangledName", "gridX", "gridY", "gridZ")
-        start, end, device, stream, correlation, text, *grid = self._selected(_KERNEL, columns, "globalPid")
-        blocks = np.prod(grid, axis=0)
-        unknown = (np.min(grid, axis=0, initial=1) < 0) | (blocks >= 2**31)
-        self._put(
-            Kind.KERNEL,
-            start,
-            end,
-            name=self._named(text),
-            device=device,
-            stream=stream,
-            correlation=correlation,
-            grid=np.where(unknown, -1, blocks),
-        )
-        start, end, device, stream, correlation = self._selected(_GRAPH, _TASK, "globalPid")
-        graph = self._fields.names["CUDA graph"]
-        self._put(Kind.KERNEL, start, end, name=graph, device=device, stream=stream, correlation=correlation)
+        for start, end, task, (text, *grid) in self._tasks(_KERNEL, ("demangledName", "gridX", "gridY", "gridZ")):
+            blocks = np.prod(grid, axis=0)
+            unknown = (np.min(grid, axis=0) < 0) | (blocks >= 2**31)
+            self._put(Kind.KERNEL, start, end, name=self._named(text), grid=np.where(unknown, -1, blocks), **task)
+        for start, end, task, _ in self._tasks(_GRAPH, ()):
+            self._put(Kind.KERNEL, start, end, name=self._name("CUDA graph"), **task)
 
     def _copies(self) -> None:
-        columns = (*_TASK, "bytes", "copyKind", "srcKind", "dstKind")
-        start, end, device, stream, correlation, size, *kinds = self._selected(_MEMCPY, columns, "globalPid")
-        of_kinds = kinds[0] << 16 | (kinds[1] & 0xFF) << 8 | kinds[2] & 0xFF
-        names = _mapped(
-            of_kinds, lambda each: self._fields.names[_copy_name(each >> 16, each >> 8 & 0xFF, each & 0xFF)]
-        )
-        task = {"device": device, "stream": stream, "correlation": correlation, "size": size}
-        self._put(Kind.MEMCPY, start, end, name=names, **task)
-        start, end, device, stream, correlation, size = self._selected(_MEMSET, (*_TASK, "bytes"), "globalPid")
-        task = {"device": device, "stream": stream, "correlation": correlation, "size": size}
-        self._put(Kind.MEMSET, start, end, name=self._fields.names["Memset (Device)"], **task)
+        columns = ("bytes", "copyKind", "srcKind", "dstKind")
+        for start, end, task, (size, way, source, target) in self._tasks(_MEMCPY, columns):
+            kinds = way << 16 | (source & 0xFF) << 8 | target & 0xFF
+            names = _mapped(kinds, lambda each: self._name(_copy_name(each >> 16, each >> 8 & 0xFF, each & 0xFF)))
+            self._put(Kind.MEMCPY, start, end, name=names, size=size, **task)
+        for start, end, task, (size,) in self._tasks(_MEMSET, ("bytes",)):
+            self._put(Kind.MEMSET, start, end, name=self._name("Memset (Device)"), size=size, **task)
 
     def _waits(self) -> None:
-        start, end, device, stream, correlation, kind = self._selected(_SYNC, (*_TASK, "syncType"), "globalPid")
-        names = _mapped(kind, lambda each: self._fields.names[_WAITS.get(each, "Synchronization")])
-        stream = np.where(stream < 2**31, stream, -1)
-        self._put(Kind.SYNC, start, end, name=names, device=device, stream=stream, correlation=correlation)
+        for start, end, task, (kind,) in self._tasks(_SYNC, ("syncType",)):
+            names = _mapped(kind, lambda each: self._name(_WAITS.get(each, "Synchronization")))
+            task["stream"] = np.where(task["stream"] < 2**31, task["stream"], -1)
+            self._put(Kind.SYNC, start, end, name=names, **task)
 
     def _ranges(self) -> None:
         """Append ranges that one thread has pushed and popped; a text is in the row, or in the table of texts."""
-        base, fields = self._base, self._fields
+        fields, texts = self._fields, self._base.texts
         where = self._of_process("globalTid")
         where += f"{' AND' if where else 'WHERE'} eventType = {_PUSHED} AND end >= start"
-        found = base.select(_RANGES, ("start", "end", "globalTid", "textId", "text"), where)
-        if not found:
-            return
-        known: dict[str, _Range] = {}
-        rows: dict[Kind, list[tuple[int, ...]]] = {Kind.OP: [], Kind.ANNOTATION: []}
-        for start, end, thread, text_id, text in found:
-            said = text if isinstance(text, str) else base.texts.get(text_id, "")
-            part = known.get(said)
-            if part is None:
-                part = known[said] = _range(said)
-            shapes = fields.texts[part.sizes]
-            rows[part.kind].append((start, end, thread, fields.names[part.name], shapes, part.sequence))
-        for kind, each in rows.items():
-            start, end, thread, name, shapes, sequence = np.array(each, np.int64).reshape(-1, 6).T
-            more = {"shapes": shapes, "sequence": sequence} if kind == Kind.OP else {}
-            self._put(kind, start, end, name=name, thread=self._threads(thread), **more)
+        for *columns, ids, said in self._base.blocks(_RANGES, ("start", "end", "globalTid", "textId", "text"), where):
+            start, end, thread = map(_numbers, columns)
+            parts = [
+                _range(text if isinstance(text, str) else texts.get(number, ""))
+                for number, text in zip(ids, said, strict=True)
+            ]
+            names = _numbers([fields.names[part.name] for part in parts])
+            threads = self._threads(thread)
+            is_op = np.array([part.is_operator for part in parts], np.bool_)
+            shapes = _numbers([fields.texts[part.sizes] for part in parts])[is_op]
+            sequence = _numbers([part.sequence for part in parts])[is_op]
+            more = {"shapes": shapes, "sequence": sequence}
+            for kind, rows, others in ((Kind.OP, is_op, more), (Kind.ANNOTATION, ~is_op, {})):
+                if rows.any():
+                    self._put(kind, start[rows], end[rows], name=names[rows], thread=threads[rows], **others)
+
+
+def _numbers(values: Sequence[int]) -> Ints:
+    return np.fromiter(values, np.int64, len(values))
 
 
 def _mapped(values: Ints, number: Callable[[int], int]) -> Ints:
@@ -328,15 +312,17 @@ def _copy_name(kind: int, source: int, target: int) -> str:
 
 
 def _range(text: str) -> _Range:
-    found = _PUSHED_BY_TORCH.fullmatch(text)
-    if found is None or not found["name"]:
-        return _Range(text, Kind.ANNOTATION, -1, b"")
-    name, sequence = found["name"], int(found["sequence"] or -1)
-    # A number of more digits is the user's own text.
-    is_operator = "::" in name or 0 <= sequence < 2**63
-    if not is_operator:
-        return _Range(name, Kind.ANNOTATION, -1, b"")
-    return _Range(name, Kind.OP, sequence, (found["sizes"] or "").encode())
+    """Return what a range says; only what dispatches has a namespace or a sequence number."""
+    found = _ADDED.search(text)
+    if found is None:
+        return _Range(text, "::" in text)
+    name, rest = text[: found.start()], text[found.start() :]
+    digits = rest[len(_SEQUENCE) :].partition(",")[0] if rest.startswith(_SEQUENCE) else ""
+    sequence = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else -1
+    if sequence < 0 and "::" not in name:
+        return _Range(name, is_operator=False)
+    sizes = rest.partition(_SIZES)[2].partition(", input_op_ids = ")[0]
+    return _Range(name, is_operator=True, sequence=sequence, sizes=sizes.encode())
 
 
 def _devices(base: _Base) -> Iterator[Device]:
