@@ -194,8 +194,8 @@ class _Listing:
             if broken := [fault for fault in self.faults if fault.startswith(f"{folder}/")]:
                 raise InputError(broken[0])
             raise InputError(
-                f"{folder} holds no traces (*.json, also as .gz or .zst; *.sqlite and *.nsys-rep of Nsight Systems; *.db "
-                "of rocprofv3). Name a trace file or the folder it is in."
+                f"{folder} holds no traces (*.json, also as .gz or .zst; *.sqlite and *.nsys-rep of Nsight Systems; "
+                "*.db of rocprofv3). Name a trace file or the folder it is in."
             )
         yield from found
 
