@@ -15,8 +15,6 @@ from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.tables.steps import find_steps
 
-__all__ = ["MAX_ROWS", "SCHEMA", "Rows", "query"]
-
 MAX_ROWS = 200
 SCHEMA = {
     "events": "rank, id, kind, name, start_ns, end_ns, step, thread, device, stream, launched_by, bytes, shapes, types",

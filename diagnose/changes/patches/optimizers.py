@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import REMOVED, Log, SetArguments, Undo, replace_attribute
+from diagnose.changes.common.change import REMOVED, Log, SetArguments, Undo, replace_attribute, undo_all
 from diagnose.changes.patches.top_module import once_for_top_module
 
 FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
@@ -42,14 +42,7 @@ def patch_operators(log: Log, options: Mapping[str, Any]) -> Undo:  # the signat
         if not patched.replaced:
             log.left("a model without modules that an operator can stand for")
 
-    undo_hook = once_for_top_module(act)
-
-    def undo() -> None:
-        undo_hook()
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all((once_for_top_module(act), undo_all(undo_each)))
 
 
 def fused_loss(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -88,11 +81,7 @@ def _implementation(flag: str, log: Log, options: Mapping[str, Any]) -> Undo:
     classes = [getattr(torch.optim, name) for name in EDITS[flag].of]
     undo = [_patched(c, flag, log, options) for c in classes if flag in inspect.signature(c.__init__).parameters]
 
-    def undo_all() -> None:
-        for one in undo:
-            one()
-
-    return undo_all
+    return undo_all(undo)
 
 
 def _patched(cls: type, flag: str, log: Log, options: Mapping[str, Any]) -> Undo:

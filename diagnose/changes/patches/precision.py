@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute
+from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute, undo_all
 from diagnose.changes.patches.top_module import around_top_module
 
 FP16_BY_HAND = "fp16 needs a GradScaler around backward() and the optimizer's step as well"
@@ -45,11 +45,7 @@ def fast_dropout(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature
 
     undo_each = [dropout.use_fast_dropout(), replace_attribute(dropout, "_mask", mask)]
 
-    def undo() -> None:
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all(undo_each)
 
 
 def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
