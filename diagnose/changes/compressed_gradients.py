@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, reduced, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, reduced, rounding
 from diagnose.changes.common.gradients import ddp_arguments, ddp_call, has_free_core, is_a_reduction, to_large_gradients
 from diagnose.changes.common.memory import num_ranks
 from diagnose.changes.patches import distributed
@@ -90,16 +91,12 @@ def _over_hosts(program: Program, finding: Finding) -> bool:
     return has_hosts and to_large_gradients(program, finding)
 
 
-def _hook(name: str, title: str, numerics: Numerics, proposal: Any, applies: Applies, **further: Any) -> Change:
-    """Return a change of which the patch has the change's name."""
-    patch = Patch(getattr(distributed, name.replace("-", "_")), group="hook")
+def _hook(change: str, hook: str, title: str, **further: Any) -> Change:
+    install = partial(distributed.hook, name=hook) if hook in distributed.HOOKS else distributed.hierarchical_exchange
     return Change(
-        id=name,
+        id=change,
         title=title,
-        numerics=numerics,
-        patch=patch,
-        proposal=proposal,
-        applies=applies,
+        patch=Patch(install, group="hook"),
         remedy="diagnose.kernels.distributed.comm_hooks",
         **further,
     )
@@ -108,10 +105,11 @@ def _hook(name: str, title: str, numerics: Numerics, proposal: Any, applies: App
 CHANGES = (
     _hook(
         "compress-gradients",
+        "bf16",
         "Send gradients in 16 bits",
-        reduced("16-bit gradients round; compare the loss of the first hundred steps"),
-        _to_16_bits,
-        to_large_gradients,
+        numerics=reduced("16-bit gradients round; compare the loss of the first hundred steps"),
+        proposal=_to_16_bits,
+        applies=to_large_gradients,
         effect=_effect,
         page="""Send gradients in 16 bits.
 
@@ -124,14 +122,15 @@ What to watch
     ),
     _hook(
         "eight-bit-gradients",
+        "int8",
         "Send gradients in 8 bits",
-        reduced("8-bit gradients round; compare the loss of the first thousand steps"),
-        _slow_link(
+        numerics=reduced("8-bit gradients round; compare the loss of the first thousand steps"),
+        proposal=_slow_link(
             '\nhook = install(ddp, "int8")   # before the first backward; save hook.state_dict() on every rank',
             most=0.7,
             min_share=0.1,
         ),
-        _up_to_ranks(8),
+        applies=_up_to_ranks(8),
         page="""Send gradients in 8 bits.
 
 What it does
@@ -145,9 +144,10 @@ What to watch
     ),
     _hook(
         "low-rank-gradients",
+        "power_sgd",
         "Send gradients as products of thin matrices (PowerSGD)",
-        reduced("gradients are approximated; compare the loss of the first thousand steps"),
-        _slow_link(
+        numerics=reduced("gradients are approximated; compare the loss of the first thousand steps"),
+        proposal=_slow_link(
             '\nhook = install(ddp, "power_sgd", rank=2, warm_up=1000)   # before the first backward\n'
             "# or measure which hook keeps the loss: try_hooks\n"
             "from diagnose.kernels.distributed.hook_trials import try_hooks",
@@ -155,7 +155,7 @@ What to watch
             min_share=0.1,
             needs="DistributedDataParallel over a slow link; the hook's state_dict beside the model's",
         ),
-        to_large_gradients,
+        applies=to_large_gradients,
         modules=("diagnose.kernels.distributed.hook_trials",),
         page="""Send gradients as products of thin matrices.
 
@@ -170,10 +170,11 @@ What to watch
     ),
     _hook(
         "one-bit-gradients",
+        "one_bit",
         "Send the signs of gradients (one bit each, with error feedback)",
-        reduced("signs replace gradients; compare the loss of the first thousand steps"),
-        _late('"one_bit", warm_up=1000'),
-        _up_to_ranks(56),
+        numerics=reduced("signs replace gradients; compare the loss of the first thousand steps"),
+        proposal=_late('"one_bit", warm_up=1000'),
+        applies=_up_to_ranks(56),
         page="""Send the signs of gradients.
 
 What it does
@@ -186,10 +187,11 @@ What to watch
     ),
     _hook(
         "top-k-gradients",
+        "top_k",
         "Send the largest gradients only (top-k with error feedback)",
-        reduced("most gradients arrive steps later; compare the loss of the first thousand steps"),
-        _late('"top_k", density=0.05, warm_up=1000'),
-        _up_to_ranks(20),
+        numerics=reduced("most gradients arrive steps later; compare the loss of the first thousand steps"),
+        proposal=_late('"top_k", density=0.05, warm_up=1000'),
+        applies=_up_to_ranks(20),
         page="""Send the largest gradients only.
 
 What it does
@@ -202,16 +204,17 @@ What to watch
     ),
     _hook(
         "hierarchical-exchange",
+        "hierarchical",
         "Reduce gradients inside each host before they cross between hosts",
-        rounding("gradients are summed in another order; compare the loss of the first steps"),
-        _slow_link(
+        numerics=rounding("gradients are summed in another order; compare the loss of the first steps"),
+        proposal=_slow_link(
             "from diagnose.kernels.distributed.mesh import two_levels\n\n"
             'install(ddp, "hierarchical", mesh=two_levels("cuda", by="links"))   # before the first backward',
             most=0.8,
             min_share=0.0,
             needs="several hosts with equally many ranks, and a slower link between them",
         ),
-        _over_hosts,
+        applies=_over_hosts,
         modules=("diagnose.kernels.distributed.mesh",),
         page="""Reduce gradients inside each host first.
 

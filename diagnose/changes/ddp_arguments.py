@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.gradients import NO_BROADCAST, NO_SEARCH, ddp_arguments
-from diagnose.changes.patches import distributed
+from diagnose.changes.patches.distributed import with_arguments
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ What to watch
         numerics=identical(
             "if training reads no buffer; ranks keep batch-norm statistics of their own: evaluate with rank 0's"
         ),
-        patch=Patch(distributed.no_buffer_broadcast),
+        patch=Patch(partial(with_arguments, edit=NO_BROADCAST)),
         edit=NO_BROADCAST,
         proposal=Proposal(
             before="model = DistributedDataParallel(model, device_ids=[local_rank])",
@@ -100,7 +101,7 @@ What to watch
 """,
         title="Leave out the search for unused parameters",
         numerics=identical("if every step uses every parameter"),
-        patch=Patch(distributed.no_unused_search),
+        patch=Patch(partial(with_arguments, edit=NO_SEARCH)),
         edit=NO_SEARCH,
         proposal=_proposal,
         applies=to_data_parallel_training,

@@ -18,6 +18,7 @@ from diagnose.changes import CHANGES, FAMILIES, any_compiles, patch_of, trial_me
 from diagnose.changes.common.change import (
     AddStatement,
     EditLoop,
+    Log,
     Numerics,
     Patch,
     Proposal,
@@ -211,10 +212,10 @@ def test_no_id_of_a_rule_stands_in_the_replay():
 
 def test_buckets_have_one_size(monkeypatch):
     given = {}
-    monkeypatch.setattr(distributed, "_arguments", lambda _log, edit, options: given.update(edit.values(options)))
+    monkeypatch.setattr(distributed, "_around_init", lambda change, _made: change(given))
     change, edit = CHANGES["overlap-gradients"], CHANGES["overlap-gradients"].edit
     assert isinstance(change.patch, Patch)
-    change.patch.install(None, {})
+    change.patch.install(Log(), {})
     facts = {"ddp": {"bucket_cap_mb": 500.0}, "has_device": True}
     p = prescribe(Finding("exposed-communication", "", 1e6, facts=facts), 1e7)[0]
     assert p.arguments["bucket_cap_mb"] == edit.given["bucket_cap_mb"] == given["bucket_cap_mb"] == 25

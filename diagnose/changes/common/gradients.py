@@ -22,7 +22,7 @@ def _ddp(takes: Mapping[str, str] | None = None, **given: object) -> SetArgument
     return SetArguments(CONSTRUCTORS, given, takes or {}, parameters=_PARAMETERS)
 
 
-BUCKETS = _ddp({"bucket_cap_mb": "bucket_cap_mb"}, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
+MODERATE_BUCKETS = _ddp({"bucket_cap_mb": "bucket_cap_mb"}, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
 NO_BROADCAST = _ddp(broadcast_buffers=False)
 NO_SEARCH = _ddp(find_unused_parameters=False)
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
