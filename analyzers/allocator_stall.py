@@ -31,7 +31,7 @@ META = RuleMeta(
     kind="idle",
     order=60,
     legend=Legend("the allocator allocated from the driver"),
-    changes=("cache-device-memory", "keep-cached-memory", "expandable-segments"),
+    changes=("cache-device-memory", "keep-cached-memory", "expandable-segments", "round-allocations"),
     one_off=True,
     cause="allocation",
 )

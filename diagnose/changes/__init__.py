@@ -22,7 +22,7 @@ __all__ = ["CHANGES", "any_compiles", "edits_script", "group_of", "patch_of", "t
 
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "allocator": ("cache-device-memory", "keep-cached-memory", "expandable-segments"),
+    "allocator": ("cache-device-memory", "keep-cached-memory", "expandable-segments", "round-allocations"),
     "compressed_gradients": (
         "compress-gradients", "eight-bit-gradients", "low-rank-gradients", "one-bit-gradients", "top-k-gradients",
         "hierarchical-exchange",

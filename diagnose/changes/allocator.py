@@ -79,6 +79,24 @@ def _has_segments(program: Program, finding: Finding) -> bool:
     return has_segments and empties_cache(finding) is None
 
 
+OPTION = "roundup_power2_divisions:8"
+
+
+def _round_allocations_proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
+    script = script_of(program)
+    return Proposal(
+        before=f"python {script}            # and torch.cuda.empty_cache() in the loop: remove it",
+        after=f"PYTORCH_ALLOC_CONF={OPTION} python {script}\n"
+        "# torch before 2.9: PYTORCH_HIP_ALLOC_CONF, on NVIDIA devices PYTORCH_CUDA_ALLOC_CONF",
+        needs="memory for blocks that are up to an eighth larger",
+    )
+
+
+def _has_sizes(program: Program, finding: Finding) -> bool:
+    fits = program.vendor == "AMD" and program.allocator not in ("uncached", "async")
+    return fits and empties_cache(finding) is None
+
+
 CHANGES = (
     Change(
         id="cache-device-memory",
@@ -137,6 +155,31 @@ What to watch
         ),
         proposal=_expandable_segments_proposal,
         applies=_has_segments,
+        effect=without_regrowth,
+        remedy="diagnose.kernels.allocator",
+    ),
+    Change(
+        id="round-allocations",
+        page="""Round the sizes of allocations up.
+
+What it does
+    Sets `PYTORCH_ALLOC_CONF=roundup_power2_divisions:8`. Similar sizes then share blocks, so a freed one fits the next
+    request. Use it if the device has no expandable segments.
+
+What to watch
+    Each block takes up to an eighth more memory. Remove `torch.cuda.empty_cache()` from the loop, because it undoes the
+    gain.
+""",
+        title="Round allocation sizes up, so that freed blocks fit again",
+        numerics=identical(),
+        patch=Patch(
+            environment=dict.fromkeys(
+                ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), OPTION
+            ),
+            needs_gpu=True,
+        ),
+        proposal=_round_allocations_proposal,
+        applies=_has_sizes,
         effect=without_regrowth,
         remedy="diagnose.kernels.allocator",
     ),
