@@ -257,8 +257,8 @@ def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
         steps = Words("recorded step") if num == 1 else Count(num, "recorded step")
         yield Words(words, {"num": late_rank(d), "steps": steps})
     first = _answering(d)
-    if first is not None and first.confidence == "low":
-        yield Words("Low confidence: the recording shows the time, but its cause is a guess.")
+    if first is not None and first.doubt:
+        yield Words("Low confidence: {doubt}.", {"doubt": Words(first.doubt)})
 
 
 def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
