@@ -241,6 +241,11 @@ def _command(d: Diagnosis) -> str:
 def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
     """Yield what limits the numbers of the first screen, one sentence each, unless the screen asks for the same."""
     yield from _left_out(d.ignored)
+    for f in d.findings:
+        if f.is_stated and f.rule != d.dominant:
+            line = next((_line(w) for w in f.where if w.file and w.line), f.rule)
+            words = "{title} ({line}). What that costs is not known before a change is tried."
+            yield Words(words, {"title": Words(one_line(f.title)), "line": line})
     yield from _of_recording(d)
     yield from _unstable(d.plain_steps)
     yield from _off_trial(d)
