@@ -615,9 +615,14 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     Without a device it is what the host does. Of a step that is long now and then, all but that is the usual step. The
     causes of idle time stand elsewhere: a cause takes another time than a step without it saves.
     """
-    p, rare = d.partition, _run_share(d) or 0.0
+    p, rare, first = d.partition, _run_share(d) or 0.0, _answering(d)
     if p is None:
-        usual = [(_label(d, name), share) for name, share in d.host_by_cause.items()]
+        # What a step without the answer's cause saves, as replayed, is about what it takes: one number for both.
+        saved = worth_share(first, d.step_ns) if first is not None else 0.0
+        usual = [
+            (_label(d, name), saved if name == d.dominant and abs(saved - share) < MIN_GAIN_SHARE else share)
+            for name, share in d.host_by_cause.items()
+        ]
         is_sorted = True
     else:
         families = d.kernel_families if d.verdict == "kernel-bound" or d.dominant is None else {}
