@@ -53,9 +53,11 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     of_lines = f"{lines} {percent(share, 0)} of loading"
     known = own_place(finding.where)
     at_the_line = known is not None and (known.file, known.line) == (place.file, place.line)
-    kept = "" if facts.get("behind_draw") else ", or once for all samples"
+    title = f"Make the sample cheaper at {of_lines}: compute in one call, or once for all samples"
+    if facts.get("behind_draw"):
+        title = f"Make the sample cheaper at {of_lines}: compute in one call"
     common = Proposal(
-        title=f"Make the sample cheaper at {of_lines}: compute in one call{kept}",
+        title=title,
         before=(known.code or "") if known is not None and at_the_line else "",
         after="",
         least=MIN_CHEAPER_SHARE * share,
