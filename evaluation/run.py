@@ -7,6 +7,9 @@
 Without --tool all tools answer, without --set all sets are asked. --recordings and --scripts draw a slice, the same
 one for each tool. Answers that are in the folder of --keep are not asked for again. Exits with 1 if a case is not what
 it was when its truth was fixed.
+
+A sealed set is answered with --part sealed --keep FOLDER, and its truth is not read. --open DATE scores these answers,
+unpacks the truth, writes each first answer of diagnose into it, and dates the set.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ from typing import Any
 from yardstick.answer import Answer, NoAnswerError
 from yardstick.case import Case
 from yardstick.environments import FOLDER, install, python_of
+from yardstick.firsts import judged_firsts, write_firsts
 from yardstick.page import numbered, page, table
-from yardstick.readers import ROOT, entries_of
+from yardstick.readers import ROOT
 from yardstick.scoring import Mark, judge
-from yardstick.sets import MANIFEST, Set, changed, drawn, fix, open_set, read_sets
+from yardstick.sets import HASHES, MANIFEST, Set, changed, drawn, fix, open_set, read_sets, seal_set
 from yardstick.sheet import read_sheet, with_judgements, write_sheet
 from yardstick.tools import TOOLS, Tool
 
@@ -36,17 +40,10 @@ JUDGED = ROOT / "evaluation" / "judged.csv"
 def main() -> int:
     options = _options()
     tools = [TOOLS[name] for name in options.tool or TOOLS]
-    if options.install:
-        for tool in tools:
-            print(f"run: installing {tool.name}", file=sys.stderr, flush=True)
-            install(tool, options.peers)
+    every = read_sets(options.manifest, options.hashes)
+    if _prepared(tools, every, options):
         return 0
-    every = read_sets()
-    sets = [each for each in every if not options.set or each.name in options.set]
-    if options.fix:
-        fix(next(each for each in every if each.name == options.fix))
-        return 0
-    chosen = [each for each in sets if each.part == options.part]
+    chosen = [each for each in every if each.part == options.part and (not options.set or each.name in options.set)]
     if not chosen:
         print(f"no {options.part} set is registered")
         return 0
@@ -56,6 +53,8 @@ def main() -> int:
         return 0
     cases = _slice([case for each in chosen for case in each.cases], options)
     is_open = options.part == "development" or bool(options.open)
+    if not is_open and not options.keep:
+        raise SystemExit("a sealed set needs --keep FOLDER: its first answers are scored when it is opened")
     with tempfile.TemporaryDirectory() as made:
         marks = []
         for tool, case in ((tool, case) for tool in tools for case in cases if case.kind in tool.kinds):
@@ -67,7 +66,20 @@ def main() -> int:
     if not is_open:
         print("the answers are kept; the truth stays sealed until --open DATE")
         return 0
-    return _finished(marks, cases, every, options)
+    return _finished(marks, cases, chosen, options)
+
+
+def _prepared(tools: Sequence[Tool], every: Sequence[Set], options: argparse.Namespace) -> bool:
+    """Do what comes before any answer, and return whether that was asked for."""
+    if options.install:
+        for tool in tools:
+            print(f"run: installing {tool.name}", file=sys.stderr, flush=True)
+            install(tool, options.peers)
+    if options.fix:
+        fix(next(each for each in every if each.name == options.fix), options.hashes)
+    if options.seal:
+        seal_set(next(each for each in every if each.name == options.seal), every)
+    return bool(options.install or options.fix or options.seal)
 
 
 def _options() -> argparse.Namespace:
@@ -92,7 +104,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the cases, and end")
     parser.add_argument("--install", action="store_true", help="make the environments of the tools, and end")
     parser.add_argument("--fix", metavar="SET", help="write the hashes of a new set, and end")
-    return parser.parse_args()
+    parser.add_argument("--seal", metavar="SET", help="pack the truth of a sealed set, and end")
+    parser.add_argument(
+        "--manifest", type=Path, default=MANIFEST, metavar="FILE", help="of the sets; their hashes are next to it"
+    )
+    options = parser.parse_args()
+    if options.open and (options.only or options.recordings is not None or options.scripts is not None):
+        parser.error("--open is for whole sets: a slice would leave cases without a first answer")
+    options.hashes = options.manifest.with_name(HASHES.name)
+    options.part = "sealed" if options.open else options.part
+    return options
 
 
 def _slice(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
@@ -137,23 +158,26 @@ def _said(mark: Mark) -> str:
     return f"[{judged}] {mark.failed or answer.cause or 'nothing'} | {places} | {answer.change}"
 
 
-def _finished(marks: list[Mark], cases: Sequence[Case], sets: Sequence[Set], options: argparse.Namespace) -> int:
-    """Print the table, and write sheet and page."""
+def _finished(marks: list[Mark], cases: Sequence[Case], chosen: Sequence[Set], options: argparse.Namespace) -> int:
+    """Open sealed sets, print the table, and write sheet and page."""
+    other = changed(cases, options.hashes)
+    if other:
+        print(f"not as they were when their truth was fixed: {', '.join(other)}")
+    if options.open and not other:
+        for each in chosen:
+            open_set(each.name, options.open, options.manifest)
+            write_firsts(each.truth, [mark for mark in marks if mark.case.set == each.name])
     rows = read_sheet(options.sheet)
     marks = with_judgements(marks, rows)
-    if options.ask:
+    if options.ask or options.open:
         print(f"{write_sheet(options.sheet, marks, rows)} answers wait for a reader in {options.sheet}")
     for kind in ("recording", "script"):
         if mine := [mark for mark in marks if mark.case.kind == kind]:
             print(f"\n{kind}s\n", *table(mine), sep="\n")
-    if options.open:
-        for name in {case.set for case in cases}:
-            open_set(name, options.open)
     if options.write:
-        options.write.write_text(page(marks, sets, _firsts(), _slices(cases, options)), encoding="utf-8")
-    other = changed(cases)
-    if other:
-        print(f"not as they were when their truth was fixed: {', '.join(other)}")
+        firsts = judged_firsts(read_sheet(options.sheet), options.manifest)
+        text = page(marks, read_sets(options.manifest, options.hashes), firsts, _slices(cases, options))
+        options.write.write_text(text, encoding="utf-8")
     return 1 if other else 0
 
 
@@ -164,17 +188,6 @@ def _mark(tool: Tool, case: Case, asked: dict[str, Any]) -> Mark:
     except NoAnswerError as reason:
         answer, failed = Answer(), str(reason)
     return judge(tool, case, answer, asked["seconds"], failed)
-
-
-def _firsts() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the entries whose first answers were judged, by set."""
-    found = {}
-    for source in json.loads(MANIFEST.read_text(encoding="utf-8")):
-        if source["reader"] == "entries" and (ROOT / source["truth"]).is_file() and source["opened"]:
-            judged = {name: entry for name, entry in entries_of(source).items() if "first_answer" in entry}
-            if judged:
-                found[source["name"]] = judged
-    return found
 
 
 def _slices(cases: Sequence[Case], options: argparse.Namespace) -> str:

@@ -165,6 +165,11 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
 )
 @_output(
+    "--query",
+    metavar="SQL",
+    help="Print what a query finds in the tables events, steps and devices, and end.",
+)
+@_output(
     "--cross-check",
     type=click.Choice(["hta"]),
     metavar="TOOL",
@@ -175,9 +180,9 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
-    A PATH is a trace (.json, .gz, .zst), a folder of them, or a quoted pattern. It can also be a URL
-    such as s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor
-    the script is needed.
+    A PATH is a trace (.json, .gz, .zst), a folder of them, or a quoted pattern. Profiles of Nsight Systems
+    (.nsys-rep, .sqlite) and rocprofv3 (.db) are read too. A trace can also be a URL such as s3://bucket/run/,
+    or - for standard input. Several are the ranks of one run. Neither a GPU nor the script is needed.
     """
     shared.one_thread()
     from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
@@ -569,13 +574,13 @@ def completion(context: click.Context, shell: str) -> None:
     "--trust-client",
     group=SERVER,
     is_flag=True,
-    help="Allow prove to run scripts without confirmation; only the client decides whether its user must agree.",
+    help="Let trace and prove run scripts without confirmation; only the client decides whether its user must agree.",
 )
 def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
-    """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
+    """Serve the commands for agents over the Model Context Protocol, on standard input and output.
 
-    An agent's client starts this command. Before prove runs a script, the client must get its user's consent. A client
-    that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
+    An agent's client starts this command. Before trace or prove run a script, the client must get its user's
+    consent. A client that cannot is refused, unless --trust-client is given. Needs pip install 'torch-diagnose[mcp]'.
     """
     if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
         raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")

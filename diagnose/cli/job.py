@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.cli.output import Request, answer, prepare
+from diagnose.cli.output import Request, answer, answer_text, plan_text, prepare
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.model.files import check_distinct, check_file, check_folder, printable, write_bytes
 from diagnose.model.limits import EXPORTS
@@ -33,6 +33,7 @@ class JobRequest(Request):
     no_cache: bool = False
     cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
+    query: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         InputError: nothing of it can be read.
         OutputError: a file cannot be written.
     """
+    if request.query is not None:
+        _answer_query(paths, request.query, request)
+        return
     files = prepare(request, inputs=paths)
     others = {"--keep": request.keep, "--html": request.html, "--output": request.output}
     exports = _planned(request.exports, others, paths, force=request.force)
@@ -159,6 +163,26 @@ def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) 
 
     write_summaries(path, profile, force=force)
     progress.report(f"wrote {printable(path)}")
+
+
+def _answer_query(paths: Sequence[str], sql: str, request: JobRequest) -> None:
+    """Print the rows that a query finds in the recordings: tab-separated, or JSON."""
+    import msgspec
+
+    from diagnose.pipeline.query import MAX_ROWS, query
+
+    files = plan_text(request, paths)
+    request.progress.report(reading(paths))
+    found = query(open_captures(paths), sql)
+    lines = ["\t".join("" if value is None else printable(str(value)) for value in row) for row in found.rows]
+    cut = [f"The first {MAX_ROWS} rows; there are more."] if found.is_cut else []
+    content = {"columns": found.columns, "rows": found.rows, "is_cut": found.is_cut}
+    answer_text(
+        lambda: "\n".join(["\t".join(found.columns), *lines, *cut]),
+        lambda: msgspec.json.encode(content).decode(),
+        request,
+        files,
+    )
 
 
 def _planned(

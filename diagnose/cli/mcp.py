@@ -26,7 +26,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from diagnose import __version__
-from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, Roots, checked
+from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, Roots, Runs, checked
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import MAX_LINE, one_line
@@ -41,9 +41,11 @@ ERROR = "diagnose: error: "
 # Not `python -m`, which imports a module of the working folder in the place of Python's own.
 RUN = "import sys; sys.path[:] = sys.path[sys.path[0] == '':]; from diagnose.cli.main import main; main()"
 INSTRUCTIONS = (
-    "Finds out why a PyTorch training step is slow. Call analyze with a trace of torch.profiler or a capture folder; "
-    "explain describes a rule or a change by its id; what_if predicts the step after changes; compare shows whether a "
-    "step became slower; prove measures the changes by running the script, after the user has agreed."
+    "Finds out why a PyTorch training step is slow. Call trace with a script, or analyze with a trace of "
+    "torch.profiler, a profile of Nsight Systems or a capture folder. Apply the diff of the first change, or do what "
+    "its code shows; prove measures the changes; then trace again. explain describes a rule or a change by its id; "
+    "query answers questions in SQL; what_if predicts the step after changes; compare shows whether a step became "
+    "slower. trace and prove run the script after the user has agreed."
 )
 ASKED: dict[str, Any] = {
     "type": "object",
@@ -95,9 +97,9 @@ class _Tools:
                     input_schema=_schema_of(tool.arguments),
                     output_schema=tool.output(),
                     annotations=types.ToolAnnotations(
-                        read_only_hint=tool.arguments is not Prove,
-                        destructive_hint=tool.arguments is Prove,
-                        open_world_hint=tool.arguments is Prove,
+                        read_only_hint=not issubclass(tool.arguments, Runs),
+                        destructive_hint=issubclass(tool.arguments, Runs),
+                        open_world_hint=issubclass(tool.arguments, Runs),
                     ),
                 )
                 for name, tool in TOOLS.items()
@@ -120,17 +122,17 @@ class _Tools:
             raise UsageError(f"Unknown tool '{one_line(params.name)}': use one of {', '.join(TOOLS)}.")
         arguments = checked(TOOLS[params.name], params.arguments or {})
         words = await anyio.to_thread.run_sync(arguments.command, self._roots.path)
-        if not isinstance(arguments, Prove):
+        if not isinstance(arguments, Runs):
             async with self._running:
                 return _result(await _run(words, context, options=["--quiet"]))
         question = None if self._agreed else await self._asked(context, params, arguments, words)
         if question is not None:
             return question
         async with self._proving:  # two at a time would slow each other down
-            return _result(await _run(words, context, options=["--yes"]))
+            return _result(await _run(words, context, options=["--yes"] if isinstance(arguments, Prove) else []))
 
     async def _asked(
-        self, context: Context, params: types.CallToolRequestParams, arguments: Prove, words: Sequence[str]
+        self, context: Context, params: types.CallToolRequestParams, arguments: Runs, words: Sequence[str]
     ) -> types.InputRequiredResult | None:
         """Have the client ask its user; return the question where the answer comes with the next call, else None.
 
@@ -139,7 +141,7 @@ class _Tools:
         """
         if not _can_ask(context.session.client_capabilities):
             raise UsageError(
-                "Nothing was run: prove runs a script many times, and this client cannot ask its user for consent. "
+                f"Nothing was run: {words[0]} runs a script, and this client cannot ask its user for consent. "
                 f"Run {one_line(shlex.join(['diagnose', *words]))} in a terminal, or start the server as diagnose mcp "
                 "--trust-client."
             )
@@ -165,7 +167,7 @@ def _can_ask(client: types.ClientCapabilities | None) -> bool:
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
-def _question(arguments: Prove, words: Sequence[str]) -> str:
+def _question(arguments: Runs, words: Sequence[str]) -> str:
     """Return what the user is asked: all that will run.
 
     Raises:
@@ -174,10 +176,8 @@ def _question(arguments: Prove, words: Sequence[str]) -> str:
     command = shlex.join(["python", *words[words.index("--") + 1 :]])
     if len(command) >= MAX_LINE:
         raise UsageError("The command is too long for a user to check: pass fewer or shorter arguments.")
-    return (
-        f"Run this script repeatedly for up to {one_line(arguments.budget)}, in a copy of {printable(Path.cwd())}, to "
-        f"measure changes?\n\n{one_line(command)}\n\n{limits_of(Path.cwd(), Path.cwd()).text}"
-    )
+    can = limits_of(Path.cwd(), Path.cwd()).text if isinstance(arguments, Prove) else "It can do all that you can."
+    return f"{arguments.question(printable(Path.cwd()))}\n\n{one_line(command)}\n\n{can}"
 
 
 def _check(answer: object) -> None:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import printable
+from diagnose.pipeline.query import MAX_ROWS, SCHEMA
 from diagnose.reports.json import schema as schema_of_diagnosis
 from diagnose.text.plain_text import one_line
 
@@ -23,6 +24,7 @@ Recording = Annotated[
 ]
 
 
+_TABLES = "; ".join(f"{table}({columns})" for table, columns in SCHEMA.items())
 OPTIONS = {"workers": "--loader-workers"}  # of another name than the argument
 
 
@@ -94,16 +96,29 @@ class Explain(Arguments, frozen=True):
         return ["explain", *(["--", self.name] if self.name else [])]
 
 
-class Prove(Arguments, frozen=True):
-    """Measure changes by running a script."""
+class Query(Arguments, frozen=True):
+    """Ask what was recorded, in SQL."""
 
-    script: Annotated[str, Meta(description="A Python file. It is run many times, after the user has agreed.")]
-    args: Annotated[list[str], Meta(description="What is passed to the script.")] = []
-    apply: Annotated[list[str], Meta(description="Ids of the changes to try; without any, all that can be.")] = []
-    budget: Annotated[str, Meta(description="End all runs within this time: 90s, 10m or 1h.")] = "10m"
+    paths: Annotated[list[Recording], Meta(min_length=1, description="One recording, or the ranks of one run.")]
+    sql: Annotated[str, Meta(description=f"A query that only reads, in {_TABLES}; at most {MAX_ROWS} rows come back.")]
 
     def command(self, locate: Locate) -> list[str]:
-        """Return the words of ``diagnose prove``, without those of the user's consent.
+        """Return the words of ``diagnose analyze --query``."""
+        return ["analyze", f"--query={self.sql}", *_files(map(locate, self.paths))]
+
+
+class Runs(Arguments, frozen=True):
+    """What runs a script, after the user has agreed."""
+
+    script: Annotated[str, Meta(description="A Python file. It is run after the user has agreed.")]
+    args: Annotated[list[str], Meta(description="What is passed to the script.")] = []
+
+    def question(self, folder: str) -> str:
+        """Return what the user is asked."""
+        raise NotImplementedError
+
+    def _script(self, locate: Locate) -> str:
+        """Return the script's path.
 
         Raises:
             UsageError: the script is a folder, whose recorded command nobody would have seen.
@@ -114,7 +129,37 @@ class Prove(Arguments, frozen=True):
                 f"{one_line(self.script)} is a folder: pass the Python file and its arguments, which source.command of "
                 "the analysed capture holds."
             )
-        return ["prove", *_options(self, "budget", "apply"), *_files([script]), *self.args]
+        return script
+
+
+class Trace(Runs, frozen=True):
+    """Record a few steps of a script and diagnose them."""
+
+    quick: Annotated[bool, Meta(description="Record one short window without stacks.")] = False
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of ``diagnose trace``, which runs in a copy of the working folder."""
+        return ["trace", "--copy", *_options(self, "quick"), *_files([self._script(locate)]), *self.args]
+
+    def question(self, folder: str) -> str:
+        """Return what the user is asked."""
+        return f"Run this script in a copy of {folder}, to record a few steps?"
+
+
+class Prove(Runs, frozen=True):
+    """Measure changes by running a script."""
+
+    apply: Annotated[list[str], Meta(description="Ids of the changes to try; without any, all that can be.")] = []
+    budget: Annotated[str, Meta(description="End all runs within this time: 90s, 10m or 1h.")] = "10m"
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of ``diagnose prove``, without those of the user's consent."""
+        return ["prove", *_options(self, "budget", "apply"), *_files([self._script(locate)]), *self.args]
+
+    def question(self, folder: str) -> str:
+        """Return what the user is asked."""
+        budget = one_line(self.budget)
+        return f"Run this script repeatedly for up to {budget}, in a copy of {folder}, to measure changes?"
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -156,6 +201,20 @@ TOOLS: Mapping[str, Tool] = {
         "Explain a rule or a change",
         "Describe a rule or a change by its id: what it looks for, why it costs, what to do, how sure it is.",
         _loose("schema_version"),
+    ),
+    "query": Tool(
+        Query,
+        "Query a recording",
+        "Answer a question in SQL about single events: operators, kernels, copies, calls, annotations, Python "
+        "functions, by step, thread and stream.",
+        _loose("columns", "rows", "is_cut"),
+    ),
+    "trace": Tool(
+        Trace,
+        "Record and diagnose a script",
+        "Run a training script until its steps are steady, record a few, and diagnose them as analyze does. The user "
+        "is asked before it runs.",
+        schema_of_diagnosis,
     ),
     "prove": Tool(
         Prove,

@@ -12,9 +12,11 @@ task to the end of the last one, and counts as one step.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
@@ -92,6 +94,9 @@ _OF_LIBRARIES = (
 )
 
 
+_LAST_NUMBER = re.compile(r"\d{1,18}(?=\D*$)", re.ASCII)
+
+
 class RepeatedMarks(NamedTuple):
     """Steps that touch each other, host time in ns."""
 
@@ -150,12 +155,13 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
     """
     begin, finish, queued = recorded
     events = trace.events
-    names = sorted({(int(events.name[row]), int(events.thread[row])) for row in marks.tolist()})
+    named = _counted(trace, marks) if found_by == "annotation" else events.name[marks]
+    names = sorted(set(zip(named.tolist(), events.thread[marks].tolist(), strict=True)))
     if len(queued):  # the device may work on long after the last launch
         finish = min(finish, max(int(queued.max()), begin) + 1)
     found: list[tuple[float, RepeatedMarks]] = []
     for name, thread in names:
-        rows = marks[(events.name[marks] == name) & (events.thread[marks] == thread)]
+        rows = marks[(named == name) & (events.thread[marks] == thread)]
         if found_by == "optimizer":  # its end is the step's; the first step begins with the recorded activity
             end = events.end[rows]
             start = np.append(min(begin, int(end[0]) - 1), end[:-1])
@@ -182,6 +188,24 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
         if regular:
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _counted(trace: Trace, marks: Rows) -> npt.NDArray[np.int32]:
+    """Return the names of the marks, one for those of a thread that count up: iteration 5, iteration 6.
+
+    What counts up again and again, as the layers of each step do, keeps its names.
+    """
+    names: npt.NDArray[np.int32] = trace.events.name[marks].copy()
+    thread = trace.events.thread[marks].tolist()
+    counting: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for i, name in enumerate(names.tolist()):
+        if found := _LAST_NUMBER.search(trace.names[name]):
+            stem = trace.names[name][: found.start()]
+            counting.setdefault((stem, thread[i]), []).append((i, int(found.group())))
+    for same in counting.values():
+        if all(one < other for (_, one), (_, other) in pairwise(same)):
+            names[[i for i, _ in same]] = names[same[0][0]]
+    return names
 
 
 def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:

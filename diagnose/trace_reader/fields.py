@@ -36,7 +36,7 @@ class Fields:
     def __init__(self) -> None:
         self.names = Names()
         self.threads = Threads()
-        self._texts = Texts(self.names)
+        self.texts = Texts(self.names)
         self._device_streams = DeviceStreamIds()
         self._grids = _Grids({b"": -1})
 
@@ -62,7 +62,7 @@ class Fields:
         return values
 
     def _of_op(self, args: list[Args]) -> Values:
-        texts = self._texts
+        texts = self.texts
         return {
             "shapes": _looked_up(texts, texts_of([a.input_dims for a in args])),
             "types": _looked_up(texts, texts_of([a.input_types for a in args])),
@@ -74,14 +74,14 @@ class Fields:
     def _of_values(self, args: list[Args]) -> Values:
         if not (args[0].input_values or args[-1].input_values):  # an exporter writes them for all operators or for none
             return {}
-        texts = self._texts
+        texts = self.texts
         return {"values": _looked_up(texts, texts_of([a.input_values for a in args]))}
 
     def _of_annotation(self, args: list[Args]) -> Values:
         """Return the shapes that annotations of collectives have; others have none."""
         if not any(map(_HAS_DIMS, args)):
             return {}
-        texts = self._texts
+        texts = self.texts
         return {
             "shapes": _looked_up(texts, texts_of([a.input_dims for a in args])),
             "types": _looked_up(texts, texts_of([a.input_types for a in args])),

@@ -26,7 +26,7 @@ from diagnose.trace_reader.parts import (
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
-from diagnose.trace_reader.stored import Piped, Stored
+from diagnose.trace_reader.stored import Piped, Stored, is_database, is_url
 from diagnose.trace_reader.table import finish
 
 _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "baseTimeNanoseconds"})
@@ -37,6 +37,8 @@ def read_trace(
     path: str | os.PathLike[str] | Stored | Piped, processes: int = 1, meanwhile: Callable[[], object] | None = None
 ) -> Trace:
     """Read a trace of torch.profiler, JSON, gzip or zstd, of any release; a truncated one up to its cut.
+
+    Profiles that other tools write as SQLite are read too (``diagnose.trace_reader.databases``).
 
     ``-`` is standard input. Several ``processes`` read a large file that is not compressed, which gives the same;
     ``meanwhile`` is done while the others read, and left out where there are none.
@@ -51,7 +53,13 @@ def read_trace(
         name = path.name
     else:
         name = "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
+    process = path.process if isinstance(path, Stored) else 0
+    file = path.path if isinstance(path, Stored) else name
     try:
+        if not isinstance(path, Piped) and not is_url(file) and is_database(file):
+            from diagnose.trace_reader.databases import read_database
+
+            return read_database(file, name, process)
         return _read(path, name, processes, meanwhile)
     except MemoryError:
         raise InputError(

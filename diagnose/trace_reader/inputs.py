@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -19,14 +19,17 @@ from diagnose.errors import InputError
 from diagnose.text.masking import mask_text
 from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe
-from diagnose.trace_reader.stored import Piped, Stored, is_folder, is_url, list_folder, matching_urls
+from diagnose.trace_reader.stored import Piped, Stored, is_database, is_folder, is_url, list_folder, matching_urls
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
+_REPORT = ".nsys-rep"
 _DESCRIPTIONS = ("capture.json", "capture.rank*.json")
 _TRACES = (
     ("*.pt.trace.json", "*.pt.trace.json.gz", "*.pt.trace.json.zst"),
     ("*.json", "*.json.gz", "*.json.zst"),
+    ("*.sqlite", "*.db"),
+    (f"*{_REPORT}",),
 )
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 
@@ -110,7 +113,9 @@ def list_inputs(paths: Sequence[AnyPath]) -> Inputs:
     """List the files of every rank that is named.
 
     A path is a trace file, a capture folder, a folder with one trace a rank (``*.pt.trace.json``, where there is none
-    ``*.json``, each also as .gz or .zst), a pattern, the URL of any of these, or ``-``.
+    ``*.json``, each also as .gz or .zst), a pattern, the URL of any of these, or ``-``. On this machine a file may also
+    be a report of Nsight Systems, its export as SQLite, or a database of rocprofv3: each process that used a GPU is a
+    rank.
 
     Raises:
         InputError: something does not exist or holds no trace.
@@ -172,7 +177,7 @@ class _Listing:
             yield RankFiles(None, pipe)
         else:
             pipe.file.close()
-            yield RankFiles(None, Stored(path, path))
+            yield from _processes(RankFiles(None, Stored(path, path)))
 
     def _files_in(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, also behind links; a trace whose link is broken is a fault."""
@@ -189,7 +194,8 @@ class _Listing:
             if broken := [fault for fault in self.faults if fault.startswith(f"{folder}/")]:
                 raise InputError(broken[0])
             raise InputError(
-                f"{folder} holds no traces (*.json, also as .gz or .zst). Name a trace file or the folder it is in."
+                f"{folder} holds no traces (*.json, also as .gz or .zst; *.sqlite and *.nsys-rep of Nsight Systems; "
+                "*.db of rocprofv3). Name a trace file or the folder it is in."
             )
         yield from found
 
@@ -199,7 +205,28 @@ class _Listing:
             yield from (RankFiles(folder, description=folder.file(name)) for name in described)
             return
         for name in next(filter(None, (_matching(names, patterns) for patterns in _TRACES)), []):
-            yield RankFiles(folder, folder.listed(name))
+            yield from _processes(RankFiles(folder, folder.listed(name)))
+
+
+def _processes(files: RankFiles) -> Iterator[RankFiles]:
+    """Yield the ranks of a file: a database may hold several processes."""
+    stored = files.trace
+    if isinstance(stored, Stored) and stored.path.endswith(_REPORT) and not is_url(stored.path):
+        from diagnose.trace_reader.nsight import sqlite_of
+
+        stored = replace(stored, path=sqlite_of(stored.path))
+        files = replace(files, trace=stored)
+    if not isinstance(stored, Stored) or is_url(stored.path) or not is_database(stored.path):
+        yield files
+        return
+    from diagnose.trace_reader.databases import processes_of
+
+    processes = processes_of(stored.path, stored.name)
+    if len(processes) < 2:
+        yield files
+        return
+    for process, pid in processes.items():
+        yield replace(files, trace=replace(stored, name=f"{stored.name} (process {pid})", process=process))
 
 
 def _kind(entry: os.DirEntry[str]) -> Literal["file", "broken", ""]:

@@ -21,6 +21,7 @@ STANDARD_INPUT = "-"  # as a path
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SQLITE_MAGIC = b"SQLi"
 _MAGIC_BYTES = 4
 # Recorded traces compress 5 to 34 times, and deflate reaches 1,032 times. Below the size nothing can do harm.
 _MAX_RATIO = 100
@@ -180,6 +181,9 @@ def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
     if not first:
         file.close()
         raise InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
+    if first.startswith(_SQLITE_MAGIC):
+        file.close()
+        raise InputError(f"{name} is a database, which is read from a disk only. Copy it to this machine.")
     if first.startswith(_GZIP_MAGIC):
         return _Gzip(file, first, name)
     return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) else Source(file, first)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diagnose.errors import InputError, missing_extra
@@ -149,6 +151,7 @@ class Stored:
 
     path: str
     name: str  # as messages have it; its last part is the file's own name
+    process: int = 0  # of a database with several: the one to read, by its id there
 
     def __str__(self) -> str:
         """Return the name."""
@@ -190,6 +193,18 @@ def open_file(name: str) -> FileIO:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{name} cannot be opened ({why}). Name a trace file.") from None
+
+
+def is_database(path: str) -> bool:
+    """Return whether a file of this machine is a database of SQLite, as profilers write it."""
+    magic = b"SQLite format 3\0"
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe, whose writer would see it opened and closed
+            return False
+        with FileIO(path) as file:
+            return file.read(len(magic)) == magic
+    except (OSError, ValueError):  # ValueError: a null character in the path
+        return False
 
 
 def open_bytes(stored: Stored) -> Bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from yardstick.scoring import Mark, wilson
 from yardstick.sets import Set
-from yardstick.tools import NOT_RUN, TOOLS, Tool
+from yardstick.tools import NOT_RUN, TOOLS
 
 __all__ = ["first_answers", "numbered", "page", "table"]
 
@@ -29,6 +29,11 @@ compare it with the truth. What rules cannot compare is judged by a reader who d
 - **line right**: the place of the cause, or of the first change, is one of the true lines.
 - **false alarms**: healthy cases with an answer. A dash: the tool's answers have no such part, or no case has a truth
   about it.
+- **without the cases that led to its rules**: [`led.json`](../led.json) names the cases that led to each rule and limit
+  of diagnose, or changed it, as its history shows. Sets that it was corrected with as a whole count under the rule
+  that their author names. A case of another set counts under the rules that a commit changed because of its answer.
+  The row leaves out a case that led to the rule that answers, to one that is right for the case, or to a limit. No
+  simulated case is left out, since no commit names one; a gate in CI answers the same 60.
 - Intervals are Wilson's for 95%. Answers that no reader has judged yet are left out of a share; "open" counts them.
 """
 
@@ -39,15 +44,18 @@ def numbered(thing: str, num: int) -> str:
 
 
 def table(marks: Sequence[Mark]) -> list[str]:
-    """Return a row for each tool."""
+    """Return a row for each tool, and one without the cases that led to its rules."""
     rows = [HEAD]
     for name in dict.fromkeys(mark.tool for mark in marks):
         mine = [mark for mark in marks if mark.tool == name]
-        rows.append(_row(TOOLS[name], mine))
+        rows.append(_row(name, mine))
+        if TOOLS[name].led.rules:
+            rest = [mark for mark in mine if not mark.is_led]
+            rows.append(_row(f"{name}, without the cases that led to its rules", rest))
     return rows
 
 
-def _row(tool: Tool, marks: list[Mark]) -> str:
+def _row(name: str, marks: list[Mark]) -> str:
     wasteful = [mark for mark in marks if not mark.truth.healthy]
     healthy = [mark for mark in marks if mark.truth.healthy]
     answered = sum(not mark.failed for mark in marks)
@@ -55,7 +63,7 @@ def _row(tool: Tool, marks: list[Mark]) -> str:
     judged = [mark for mark in wasteful if mark.change not in ("", "open")]
     errors = [mark.error for mark in marks if mark.error is not None]
     cells = (
-        tool.name,
+        name,
         f"{answered} of {len(marks)}",
         _share(wasteful, lambda mark: mark.cause, ("right",)),
         _share(wasteful, lambda mark: mark.cause, ("fair",)),
@@ -217,8 +225,10 @@ Put scripts or recordings into a folder with a `truth.json` like that of [`blind
 each the cause in plain words, the lines, the repair, what else is fine, what harms, and the share of the step that the
 repair saved; or that the case is healthy. Fix these before any tool runs. Enter the folder in
 [`manifest.json`](../manifest.json) with an empty `opened`: the set is sealed. `evaluation/run.py --fix SET` writes the
-hashes once. `--part sealed` lets the tools answer without reading the truth; with `--open DATE` too it scores the
-answers, and the set is development data from then on.
+hashes once, and `--seal SET` packs the truth into `truth.sealed`, so that no reader meets it by accident.
+`--part sealed --keep FOLDER` lets the tools answer without reading the truth. `--open DATE --keep FOLDER` scores these
+answers, unpacks the truth, and writes the first answer of diagnose into each entry. From then on the set is development
+data. Its first answers are on this page once a reader has judged in `judged.csv` what rules cannot.
 
 ## Add a tool
 

@@ -13,8 +13,19 @@ from types import ModuleType
 from typing import Any
 
 from yardstick.case import STEPS, Case, Recording, Script, Truth
+from yardstick.sealing import has_truth, read_truth
 
-__all__ = ["READERS", "ROOT", "accepted", "catalogue_of", "entries_of", "labels_of", "outsider_truth", "truth_of"]
+__all__ = [
+    "READERS",
+    "ROOT",
+    "accepted",
+    "catalogue_of",
+    "entries_of",
+    "labels_of",
+    "named",
+    "outsider_truth",
+    "truth_of",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED = ("first_answer", "step_ms", "set", "file")  # to an entry after its author had finished, or to find it
@@ -32,15 +43,19 @@ Source = Mapping[str, Any]  # an entry of the manifest
 
 def entries_of(source: Source) -> dict[str, dict[str, Any]]:
     """Return the entries of a set's truth.json by name."""
-    listed = json.loads((ROOT / source["truth"]).read_text(encoding="utf-8"))
-    named = listed if isinstance(listed, dict) else {entry["name"]: entry for entry in listed}
     only = source.get("only")
-    return {name: entry for name, entry in named.items() if only is None or entry["set"] == only}
+    entries = named(json.loads(read_truth(ROOT / source["truth"])))
+    return {name: entry for name, entry in entries.items() if only is None or entry["set"] == only}
+
+
+def named(listed: Any) -> dict[str, dict[str, Any]]:
+    """Return the entries of a truth.json, which are listed or are named already, by name."""
+    return listed if isinstance(listed, dict) else {entry["name"]: entry for entry in listed}
 
 
 def _entries(source: Source, names: list[str] | None) -> list[Case]:
     """Return the cases of a truth.json. Those of a sealed set are ``names``: its truth is not opened for a list."""
-    if not (ROOT / source["truth"]).is_file():
+    if not has_truth(ROOT / source["truth"]):
         return []
 
     def entry(name: str) -> dict[str, Any]:

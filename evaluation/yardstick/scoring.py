@@ -8,6 +8,7 @@ from typing import Literal
 
 from yardstick.answer import Answer
 from yardstick.case import Case, Truth
+from yardstick.led import SILENCE
 from yardstick.tools import Tool
 
 __all__ = ["Mark", "judge", "wilson"]
@@ -31,6 +32,7 @@ class Mark:
     cause: Cause = ""
     line: Line = ""
     change: Change = ""
+    is_led: bool = False  # its case led to the rule that answers, or to one that is right for it
 
     @property
     def error(self) -> float | None:
@@ -42,7 +44,8 @@ class Mark:
 def judge(tool: Tool, case: Case, answer: Answer, seconds: float, failed: str = "") -> Mark:
     """Judge an answer by the rules."""
     truth = case.truth()
-    mark = Mark(tool.name, case, truth, answer, seconds, failed)
+    deciding = (*truth.names, *(answer.names or (SILENCE,)))
+    mark = Mark(tool.name, case, truth, answer, seconds, failed, is_led=tool.led.holds(case.id, deciding))
     if failed:
         lost = not truth.healthy
         return replace(

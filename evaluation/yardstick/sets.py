@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from yardstick.case import Case, digest
 from yardstick.readers import READERS, ROOT
+from yardstick.sealing import seal, unseal
 
-__all__ = ["HASHES", "MANIFEST", "Set", "changed", "drawn", "fix", "open_set", "read_sets"]
+__all__ = ["HASHES", "MANIFEST", "Set", "changed", "drawn", "fix", "open_set", "read_sets", "seal_set"]
 
 MANIFEST = ROOT / "evaluation" / "manifest.json"
 HASHES = ROOT / "evaluation" / "hashes.json"
@@ -29,6 +30,7 @@ class Set(NamedTuple):
     licence: str
     opened: str  # the date; empty as long as the truth is sealed
     cases: tuple[Case, ...]
+    truth: Path  # the file or folder that holds it
     absent: str = ""  # why there are no cases
 
     @property
@@ -42,7 +44,7 @@ def read_sets(manifest: Path = MANIFEST, hashes: Path = HASHES) -> list[Set]:
     fixed = _read(hashes)
     sets = []
     for source in _read(manifest):
-        names = None if source["opened"] else list(fixed[source["name"]])
+        names = None if source["opened"] or source["name"] not in fixed else list(fixed[source["name"]])
         cases = READERS[source["reader"]](source, names)
         absent = "" if cases else f"{source['truth']} is not here"
         sets.append(
@@ -55,6 +57,7 @@ def read_sets(manifest: Path = MANIFEST, hashes: Path = HASHES) -> list[Set]:
                 source["licence"],
                 source["opened"],
                 tuple(cases),
+                ROOT / source["truth"],
                 absent,
             )
         )
@@ -88,12 +91,26 @@ def fix(chosen: Set, hashes: Path = HASHES) -> None:
     hashes.write_text(json.dumps(fixed, indent=1) + "\n", encoding="utf-8")
 
 
+def seal_set(chosen: Set, every: Sequence[Set]) -> None:
+    """Pack the truth of a set.
+
+    Raises:
+        ValueError: the set was opened, or another set has its truth in the same file.
+    """
+    if chosen.opened:
+        raise ValueError(f"{chosen.name} was opened on {chosen.opened}")
+    if any(each.truth == chosen.truth and each.name != chosen.name for each in every):
+        raise ValueError(f"{chosen.truth.name} of {chosen.name} holds the truth of other sets too")
+    seal(chosen.truth)
+
+
 def open_set(name: str, date: str, manifest: Path = MANIFEST) -> None:
-    """Write down when the truth of a set was opened: from then on it is development data."""
+    """Unpack the truth of a set and write down when it was opened: from then on it is development data."""
     sources = _read(manifest)
     for source in sources:
         if source["name"] == name:
             source["opened"] = date
+            unseal(ROOT / source["truth"])
     manifest.write_text(json.dumps(sources, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

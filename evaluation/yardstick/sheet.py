@@ -15,7 +15,7 @@ from typing import Any
 
 from yardstick.scoring import Mark
 
-__all__ = ["COLUMNS", "read_sheet", "with_judgements", "write_sheet"]
+__all__ = ["COLUMNS", "Rows", "key_of", "read_sheet", "with_judgements", "write_sheet"]
 
 COLUMNS = (
     "key",
@@ -57,7 +57,7 @@ def with_judgements(marks: Sequence[Mark], rows: Mapping[str, Mapping[str, str]]
     """Return the marks with what a reader judged of those that rules left open."""
     judged = []
     for mark in marks:
-        row = rows.get(_key(mark), {})
+        row = rows.get(key_of(mark), {})
         given: dict[str, Any] = {
             part: row[part] for part in ("cause", "change") if getattr(mark, part) == "open" and row.get(part)
         }
@@ -70,7 +70,7 @@ def write_sheet(path: Path, marks: Sequence[Mark], rows: Rows) -> int:
     kept = dict(rows)
     for mark in marks:
         if "open" in (mark.cause, mark.change):
-            kept.setdefault(_key(mark), _row(mark))
+            kept.setdefault(key_of(mark), _row(mark))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -78,7 +78,8 @@ def write_sheet(path: Path, marks: Sequence[Mark], rows: Rows) -> int:
     return sum("open" in (mark.cause, mark.change) for mark in marks)
 
 
-def _key(mark: Mark) -> str:
+def key_of(mark: Mark) -> str:
+    """Return the key of the row of an answer."""
     told = "|".join((mark.tool, mark.case.id, mark.answer.cause, str(mark.answer.places), mark.answer.change))
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
@@ -86,7 +87,7 @@ def _key(mark: Mark) -> str:
 def _row(mark: Mark) -> dict[str, str]:
     truth, answer = mark.truth, mark.answer
     return {
-        "key": _key(mark),
+        "key": key_of(mark),
         "case": mark.case.id,
         "true cause": truth.cause,
         "true lines": ", ".join(f"{file}:{line}" for file, line in truth.lines),

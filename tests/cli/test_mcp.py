@@ -18,6 +18,17 @@ from diagnose.errors import InputError
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPT = "open('ran', 'w').close()\n"
+TRAINING = """
+import torch
+
+open("left", "w").close()
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4000):
+    optimizer.zero_grad()
+    model(torch.randn(512, 64)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 @pytest.fixture
@@ -50,7 +61,7 @@ def test_an_agent_reads_and_predicts_and_compares(project):
     async def session():
         async with connected() as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert list(tools) == ["analyze", "what_if", "compare", "explain", "prove"]
+            assert list(tools) == ["analyze", "what_if", "compare", "explain", "query", "trace", "prove"]
             results = {}
 
             async def call(key, name, arguments):
@@ -61,6 +72,8 @@ def test_an_agent_reads_and_predicts_and_compares(project):
                 group.start_soon(call, "what_if", "what_if", {"path": "capture", "without": ["data-stall"]})
                 group.start_soon(call, "compare", "compare", {"before": ["capture"], "after": ["capture"]})
                 group.start_soon(call, "explain", "explain", {"name": "data-stall"})
+                sql = "SELECT kind, COUNT(*) FROM events GROUP BY kind"
+                group.start_soon(call, "query", "query", {"paths": ["capture"], "sql": sql})
                 group.start_soon(call, "unknown", "explain", {"name": "data-stal"})
                 group.start_soon(call, "outside", "analyze", {"paths": ["/etc/passwd"]})
                 group.start_soon(call, "missing", "analyze", {"paths": ["--help"]})
@@ -76,6 +89,7 @@ def test_an_agent_reads_and_predicts_and_compares(project):
     now, after = results["what_if"].structured_content["forecasts"]
     assert after["step_ms"] < now["step_ms"]
     assert results["compare"].structured_content["outcome"] in {"same", "undecided"}
+    assert dict(results["query"].structured_content["rows"])["kernel"] > 0
     assert results["explain"].structured_content["kind"] == "idle"
     errors = {key: result.content[0].text for key, result in results.items() if result.is_error}
     assert errors == {
@@ -103,10 +117,26 @@ def test_a_client_that_cannot_ask_is_refused(project):
     result = anyio.run(session)
     assert result.is_error
     assert result.content[0].text == (
-        "Nothing was run: prove runs a script many times, and this client cannot ask its user for consent. Run "
+        "Nothing was run: prove runs a script, and this client cannot ask its user for consent. Run "
         "diagnose prove --budget=60s -- train.py --lr '0 1' in a terminal, or start the server as diagnose mcp "
         "--trust-client."
     )
+
+
+def test_a_script_is_recorded_and_diagnosed_after_consent(project):
+    (project / "train.py").write_text(TRAINING)
+
+    async def session():
+        async with connected(answers=[agreed(run=False), agreed(run=True)]) as client:
+            arguments = {"script": "train.py", "quick": True}
+            return [await client.call_tool("trace", arguments) for _ in range(2)], client.asked
+
+    (refused, traced), asked = anyio.run(session)
+    assert refused.content[0].text == "The user did not agree to run the script: nothing was run."
+    assert "It can do all that you can." in asked[0]
+    assert not traced.is_error, traced.content[0].text
+    assert traced.structured_content["step_ms"] > 0
+    assert not (project / "left").exists()  # it ran in a copy
 
 
 REFUSED = ElicitResult(action="decline")

@@ -76,3 +76,17 @@ def test_repetitions_without_device_work_part_no_steps(recording):
         r.annotation("postprocess", 170 + 60 * i, 220 + 60 * i)
     r.kernel("last", 650, 660, launched=(640, 645))
     assert not steps(r).marked
+
+
+def test_annotations_that_count_up_part_steps_and_those_that_count_again_do_not(recording):
+    r = recording()
+    r.kernel("gemm", 12, 14, launched=(10, 11))
+    for i in range(4):
+        r.kernel("gemm", 100 * i + 40, 100 * i + 90, launched=(100 * i + 20, 100 * i + 25))
+        r.annotation(f"epoch 1 iteration {i + 7}", 100 * i + 15, 100 * i + 95)
+    assert (steps(r).found_by, steps(r).num) == ("annotation", 4)
+    again = recording()
+    for i in range(8):
+        again.kernel("gemm", 100 * i + 40, 100 * i + 90, launched=(100 * i + 20, 100 * i + 25))
+        again.annotation(f"layer {i % 4}", 100 * i + 15, 100 * i + 95)
+    assert steps(again).num < 8

@@ -9,6 +9,7 @@ from typing import Any
 
 from yardstick.answer import Answer, NoAnswerError
 from yardstick.case import Recording, Script
+from yardstick.led import read_led
 from yardstick.processes import ended, last_line
 from yardstick.readers import ROOT
 from yardstick.tools.tool import Tool
@@ -60,4 +61,5 @@ TOOL = Tool(
     answers=("cause", "line", "change", "saving", "silence"),
     ask=_ask,
     read=_read,
+    led=read_led(),
 )

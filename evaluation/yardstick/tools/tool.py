@@ -11,6 +11,7 @@ from typing import Literal
 
 from yardstick.answer import Answer, NoAnswerError, Part
 from yardstick.case import Recording, Script
+from yardstick.led import NO_CASES, Led
 
 __all__ = ["Tool", "plain_script", "timed_trace", "trace_with_shapes", "unpacked"]
 
@@ -29,6 +30,7 @@ class Tool:
     read: Callable[[str], Answer]
     requirements: tuple[str, ...] = ()
     without_dependencies: str = ""  # a package that is installed without those it lists
+    led: Led = NO_CASES  # which cases led to its rules, if it was developed with these cases in view
     needs_torch: bool = False  # it finds the torch of the Python that runs the yardstick
 
 
