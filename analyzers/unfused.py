@@ -2,14 +2,16 @@
 
 What it looks for
     Pointwise operators and reductions in the script that together compute one of these. On a GPU, `unfused-attention`
-    reports attention. Threshold: a saving of 3% of the step.
+    reports attention. Also a matrix that compares all pairs of a vector's elements, to sum over those that come before.
+    Threshold: a saving of 3% of the step.
 
 Why it costs
     Each operator reads and writes whole tensors, and the backward pass keeps every intermediate result.
 
 What to do
     Call the fused operator: `F.scaled_dot_product_attention`, `F.layer_norm`, `F.rms_norm`, `F.cross_entropy`,
-    `F.gelu(x, approximate="tanh")` or `F.glu`. Or compile the function.
+    `F.gelu(x, approximate="tanh")` or `F.glu`. Or compile the function. Of all pairs: sort once, and use `cumsum` or
+    `torch.logcumsumexp`.
 
 How sure
     Medium: the formula is inferred from the operators. Needs `diagnose trace`.
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diagnose.analyzers.common.advice import Advice, rounding
+from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts, python_calls
 from diagnose.analyzers.common.written_norm import Norm, call_facts, norm_of
 from diagnose.model.diagnosis import Facts, Finding
@@ -36,7 +38,7 @@ META = RuleMeta(
     order=145,
     host_order=99,
     legend=Legend("a fused operator was written out"),
-    changes=("fused-attention", "fused-norm"),
+    changes=("fused-attention", "fused-norm", "cumulate-sorted"),
     needs=("data flow",),
 )
 ADVICE = (
@@ -51,13 +53,31 @@ ADVICE = (
         when=lambda f, _: f.facts.get("call"),
         least=0.7,  # torch's operator reads and writes more than one pass does: casts, sums for the weights
     ),
+    Advice(
+        id="cumulate-sorted",
+        title="Use a cumulative operator on the sorted vector instead of a matrix of all pairs{there}",
+        numerics=rounding("sums are taken in another order"),
+        after="order = torch.argsort(key, descending=True)   # where row i has the j with key[j] >= key[i]\n"
+        "before = torch.logcumsumexp(score[order], dim=0)   # or cumsum, cummax\n"
+        "reduced = torch.empty_like(before).index_copy(0, order, before)",
+        needs="no equal keys, or the last row of those that are equal",
+        when=of_kind("pairs"),
+        least=0.8,
+    ),
 )
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield what is written out, but for runs of pointwise operators."""
+    masked = set[int]()
+    for each in flow.found.order_masks:
+        title = "A matrix of all pairs stands for sums over those that come before"
+        text = f"At {at(each.work.line)} {each.length:,} numbers are compared with each other, and {each.length:,} × "
+        text += f"{each.length:,} are reduced: each row over a prefix of the sorted numbers."
+        yield Avoidable(title, text, each.work, each.work.lines, {"kind": "pairs", "on_host": True})
+        masked |= {*each.work.operators}
     for one in flow.found.unfused:
-        if one.kind == "pointwise":
+        if one.kind == "pointwise" or not masked.isdisjoint(one.work.operators):
             continue
         is_attention = one.kind == "attention"
         text = (

@@ -15,6 +15,9 @@ from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
 
 
+SHAPES_DOUBT = "without the shapes of operators, which kernels read what others write is inferred"
+
+
 @dataclass(frozen=True)
 class KernelRule:
     """How a rule of a busy device describes itself: what ``kernel_finding`` cannot derive."""
@@ -26,6 +29,7 @@ class KernelRule:
     evidence: Sequence[str] = ()
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)
+    doubt: str = ""
 
 
 def busy_part(t: Tables, tasks: Rows) -> int:
@@ -75,6 +79,7 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
             ),
             where=tuple(where for where, _ in places[:3]),
             confidence=waste.confidence,
+            doubt=waste.doubt,
             facts=waste.facts,
         )
     ]

@@ -20,6 +20,7 @@ from diagnose.dataflow.growth import (
 )
 from diagnose.dataflow.liveness import DeadWork, dead_work
 from diagnose.dataflow.loops import Loop, loops
+from diagnose.dataflow.order_masks import OrderMask, order_masks
 from diagnose.dataflow.placement import HostRoundTrip, ReadByElement, host_round_trips, read_by_element
 from diagnose.dataflow.products import ProductOrder, product_order
 from diagnose.dataflow.repeats import ComputedAgain, ConstantWork, computed_again, constant_work
@@ -45,6 +46,7 @@ class Analyses(NamedTuple):
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
     read_by_element: tuple[ReadByElement, ...]
+    order_masks: tuple[OrderMask, ...]
     unfused: tuple[Unfused, ...]
     growing_work: tuple[GrowingWork, ...]
     copied_again: tuple[CopiedAgain, ...]
@@ -68,6 +70,7 @@ def analyse(flow: Dataflow) -> Analyses:
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),
         read_by_element=read_by_element(graph),
+        order_masks=order_masks(graph),
         unfused=unfused_clusters(graph),
         growing_work=growing_work(graph),
         copied_again=copied_again(graph),

@@ -6,6 +6,7 @@ from diagnose.analyzers import unfused
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import GPU, steps, tables
+from tests.dataflow.test_order_masks import pairs
 
 
 def written_out(*names):
@@ -34,6 +35,16 @@ def test_an_activation_costs_the_share_of_bytes_that_need_not_move(recording):
         "At line 11 of train.py 4 operators a step compute a GELU; 78 % of the bytes that they read and write are "
         "values that a fused operator keeps."
     )
+
+
+def test_a_matrix_of_all_pairs_is_named_as_such_and_not_as_a_loss(recording):
+    (finding,) = unfused.find(t := tables(recording, steps(pairs)))
+    assert finding.title == "A matrix of all pairs stands for sums over those that come before"
+    assert finding.evidence[-1] == (
+        "At line 3 of train.py 64 numbers are compared with each other, and 64 × 64 are reduced: each row over a "
+        "prefix of the sorted numbers."
+    )
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["cumulate-sorted"]
 
 
 def test_pointwise_operators_of_no_known_form_are_not_named(recording):

@@ -162,7 +162,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "unfused-attention": ({},),
     "unfused": (
         {"kind": "attention", "on_host": True},
-        {"kind": "norm", "call": NORM},
+        {"kind": "norm", "call": NORM}, {"kind": "pairs"},
     ),
     "scatter-atomics": ({"indexed": True},),
     "python-stall": (

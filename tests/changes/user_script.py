@@ -147,6 +147,7 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "batch-rollouts": lambda: {"gymnasium": SimpleNamespace(make_vec=environments), "name": "some/environment"},
         "cheaper-sample": lambda: {"rows": [Row(i) for i in range(3)]},
         "cheaper-line": lambda: {"scores": [3, 1, 2, 5, 4]},
+        "cumulate-sorted": lambda: {"key": torch.rand(8), "score": torch.randn(8)},
         "checkpoint-less": lambda: {"checkpoint": checkpoint},
         "channels-last": lambda: {
             "Model": Convolution,
