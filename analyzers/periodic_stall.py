@@ -56,10 +56,11 @@ ADVICE = (
     _EVALUATE,
     replace(
         _EVALUATE,
-        title="Compute it less often, or make it cheaper",
-        after="""if step % {half_as_often} == 0:   # half as often: half of the cost
-    ...
-# or cheaper: fewer samples or steps of it; what stays the same from one pass to the next is kept""",
+        title="Keep what this pass computes alike each time, and make the rest cheaper",
+        after="""# what stays the same from one pass to the next, or within a pass, is computed once and kept
+# half as often only if nothing reads its result in between:
+if step % {half_as_often} == 0:
+    ...""",
         when=lambda f, _: f.facts.get("phase") == "inference",
     ),
 )
