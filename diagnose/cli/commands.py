@@ -180,9 +180,9 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
 def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
-    A PATH is a trace (.json, .gz, .zst), a profile of Nsight Systems (.nsys-rep, .sqlite), a folder of
-    them, or a quoted pattern. A trace can also be a URL such as s3://bucket/run/, or - for standard input.
-    Several are the ranks of one run. Neither a GPU nor the script is needed.
+    A PATH is a trace (.json, .gz, .zst), a folder of them, or a quoted pattern. Profiles of Nsight Systems
+    (.nsys-rep, .sqlite) and rocprofv3 (.db) are read too. A trace can also be a URL such as s3://bucket/run/,
+    or - for standard input. Several are the ranks of one run. Neither a GPU nor the script is needed.
     """
     shared.one_thread()
     from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize

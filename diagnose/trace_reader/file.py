@@ -38,7 +38,7 @@ def read_trace(
 ) -> Trace:
     """Read a trace of torch.profiler, JSON, gzip or zstd, of any release; a truncated one up to its cut.
 
-    What Nsight Systems has exported as SQLite is read too (``diagnose.trace_reader.nsight``).
+    Profiles that other tools write as SQLite are read too (``diagnose.trace_reader.databases``).
 
     ``-`` is standard input. Several ``processes`` read a large file that is not compressed, which gives the same;
     ``meanwhile`` is done while the others read, and left out where there are none.
@@ -57,9 +57,9 @@ def read_trace(
     file = path.path if isinstance(path, Stored) else name
     try:
         if not isinstance(path, Piped) and not is_url(file) and is_database(file):
-            from diagnose.trace_reader.nsight import read_export
+            from diagnose.trace_reader.databases import read_database
 
-            return read_export(file, name, process)
+            return read_database(file, name, process)
         return _read(path, name, processes, meanwhile)
     except MemoryError:
         raise InputError(

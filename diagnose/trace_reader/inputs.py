@@ -28,7 +28,7 @@ _DESCRIPTIONS = ("capture.json", "capture.rank*.json")
 _TRACES = (
     ("*.pt.trace.json", "*.pt.trace.json.gz", "*.pt.trace.json.zst"),
     ("*.json", "*.json.gz", "*.json.zst"),
-    ("*.sqlite",),
+    ("*.sqlite", "*.db"),
     (f"*{_REPORT}",),
 )
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
@@ -114,7 +114,8 @@ def list_inputs(paths: Sequence[AnyPath]) -> Inputs:
 
     A path is a trace file, a capture folder, a folder with one trace a rank (``*.pt.trace.json``, where there is none
     ``*.json``, each also as .gz or .zst), a pattern, the URL of any of these, or ``-``. On this machine a file may also
-    be a report of Nsight Systems or its export as SQLite, which holds a rank for each process that used a GPU.
+    be a report of Nsight Systems, its export as SQLite, or a database of rocprofv3: each process that used a GPU is a
+    rank.
 
     Raises:
         InputError: something does not exist or holds no trace.
@@ -193,8 +194,8 @@ class _Listing:
             if broken := [fault for fault in self.faults if fault.startswith(f"{folder}/")]:
                 raise InputError(broken[0])
             raise InputError(
-                f"{folder} holds no traces (*.json, also as .gz or .zst; *.sqlite and *.nsys-rep of Nsight Systems). "
-                "Name a trace file or the folder it is in."
+                f"{folder} holds no traces (*.json, also as .gz or .zst; *.sqlite and *.nsys-rep of Nsight Systems; "
+                "*.db of rocprofv3). Name a trace file or the folder it is in."
             )
         yield from found
 
@@ -208,7 +209,7 @@ class _Listing:
 
 
 def _processes(files: RankFiles) -> Iterator[RankFiles]:
-    """Yield the ranks of a file: an export of Nsight Systems may hold several processes."""
+    """Yield the ranks of a file: a database may hold several processes."""
     stored = files.trace
     if isinstance(stored, Stored) and stored.path.endswith(_REPORT) and not is_url(stored.path):
         from diagnose.trace_reader.nsight import sqlite_of
@@ -218,15 +219,14 @@ def _processes(files: RankFiles) -> Iterator[RankFiles]:
     if not isinstance(stored, Stored) or is_url(stored.path) or not is_database(stored.path):
         yield files
         return
-    from diagnose.trace_reader.nsight import processes_of
+    from diagnose.trace_reader.databases import processes_of
 
     processes = processes_of(stored.path, stored.name)
     if len(processes) < 2:
         yield files
         return
-    for process in processes:
-        name = f"{stored.name} (process {process >> 24 & 0xFFFFFF})"
-        yield replace(files, trace=replace(stored, name=name, process=process))
+    for process, pid in processes.items():
+        yield replace(files, trace=replace(stored, name=f"{stored.name} (process {pid})", process=process))
 
 
 def _kind(entry: os.DirEntry[str]) -> Literal["file", "broken", ""]:

@@ -1,9 +1,9 @@
-"""Reads what Nsight Systems exports as SQLite: the same table of events as from torch.profiler's files.
+"""What Nsight Systems exports as SQLite.
 
 Its kernels, copies, runtime calls and waits are those of CUPTI, from which torch.profiler has its own. Ranges of NVTX
 are operators where PyTorch has pushed them (``torch.autograd.profiler.emit_nvtx``, ``nsys profile --pytorch``), with
 sequence numbers and shapes in their text, and annotations otherwise. Python frames, allocations and what a collective
-moves are not in such a file. The columns of each table differ between releases; what is missing reads as unknown.
+moves are not in such a file.
 """
 
 from __future__ import annotations
@@ -11,28 +11,19 @@ from __future__ import annotations
 import atexit
 import re
 import shutil
-import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
-from diagnose.model.events import Device, Kind, Note, Trace
-from diagnose.model.intervals import grouped
-from diagnose.trace_reader.fields import Fields, shortened
-from diagnose.trace_reader.parts import rank_in_name
-from diagnose.trace_reader.rows import EventRows
+from diagnose.model.events import Device, Kind, Note
+from diagnose.trace_reader.databases import Base, Profile, mapped, numbers
+from diagnose.trace_reader.fields import shortened
 from diagnose.trace_reader.stored import is_database
-from diagnose.trace_reader.table import Table, finish
-
-__all__ = ["processes_of", "read_export", "sqlite_of"]
 
 EXPORT = "nsys export --type sqlite"
 RECORD = "nsys profile --trace=cuda,nvtx --pytorch=autograd-shapes-nvtx"
@@ -52,21 +43,6 @@ _ENDS = {"H": "Pageable", "D": "Device", "P": "Device"}  # where the kind of mem
 _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 _WAITS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 _VERSION = re.compile(r"_v\d+$")  # of a runtime call's interface
-# An operator's name and what PyTorch writes after it. Only what dispatches has a namespace or a sequence number.
-_PUSHED_BY_TORCH = re.compile(
-    r"(?P<name>.*?)(?:, seq = (?P<sequence>\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?"
-    r"(?:, input_op_ids = \[.*\])?",
-    re.DOTALL,
-)
-
-
-class _Range(NamedTuple):
-    """What the text of an NVTX range says."""
-
-    name: str
-    kind: Kind
-    sequence: int
-    sizes: bytes
 
 
 def sqlite_of(report: str) -> str:
@@ -97,225 +73,142 @@ def sqlite_of(report: str) -> str:
     return str(made)
 
 
-def processes_of(path: str, name: str) -> list[int]:
-    """Return the global ids of the processes that used a GPU, by the first device that each used.
+class Nsight(Profile):
+    """An export of Nsight Systems; a process's id is the one that it has among those of all machines."""
 
-    Raises:
-        InputError: it is no export of Nsight Systems, or holds nothing of a GPU.
-    """
-    with _opened(path, name) as base:
+    def __init__(self, base: Base, process: int) -> None:
+        super().__init__(base, process)
+        self._texts = dict(base.rows(f"SELECT id, value FROM {_TEXTS}"))
+
+    @classmethod
+    def is_of(cls, base: Base) -> bool:
+        """Return whether it has texts, and kernels or calls."""
+        return bool(base.columns(_TEXTS)) and any(base.columns(table) for table in (_KERNEL, _RUNTIME, _GRAPH))
+
+    def processes(self) -> dict[int, int]:
+        """Return the ids of the processes that used a GPU, with the first device of each."""
         found: dict[int, int] = {}
         for table in (_KERNEL, _MEMCPY, _GRAPH):
-            if {"globalPid", "deviceId"} <= base.columns(table):
-                for process, device in base.rows(f"SELECT globalPid, MIN(deviceId) FROM {table} GROUP BY globalPid"):
+            if {"globalPid", "deviceId"} <= self.base.columns(table):
+                query = f"SELECT globalPid, MIN(deviceId) FROM {table} GROUP BY globalPid"
+                for process, device in self.base.rows(query):
                     found[process] = min(found.get(process, device), device)
-        if not found and not base.columns(_KERNEL):
-            raise InputError(f"{name} holds no kernel. Record with {RECORD}, and export it with {EXPORT}.")
-        return sorted(found, key=lambda process: (found[process], process))
+        if not found and not self.base.columns(_KERNEL):
+            raise InputError(f"{self.base.name} holds no kernel. Record with {RECORD}, and export it with {EXPORT}.")
+        return found
 
+    def pid_of(self, process: int) -> int:
+        """Return the system's number of a process, which follows those of hardware and virtual machine."""
+        return process >> 24 & 0xFFFFFF
 
-def read_export(path: str, name: str, process: int = 0) -> Trace:
-    """Read an export; of several processes, which count as ranks by their devices, one by its global id.
-
-    Raises:
-        InputError: it is no export of Nsight Systems, is damaged, or holds no event.
-    """
-    ranks = processes_of(path, name) if process else [0]
-    with _opened(path, name) as base:
-        rows = EventRows()
-        try:
-            table = _Reader(base, rows, process).table()
-        except (TypeError, ValueError, OverflowError) as error:  # a text where a number belongs
-            raise InputError(f"{name} cannot be read ({error}). Export it again with {EXPORT}.") from None
-        if table is None:
-            raise InputError(f"{name} holds no event with a plausible time. Record the profile again.")
-        return Trace(
-            events=table.events,
-            names=table.names,
-            threads=rows.fields.threads.threads(),
-            devices=tuple(_devices(base)),
-            rank=ranks.index(process) if process else (rank_in_name(name) or 0),
-            world_size=len(ranks),
-            epoch_ns=_epoch_ns(base, table.first_ns),
-            path=name,
-            raw_bytes=Path(path).stat().st_size,
-            trust=(*table.notes, *_notes(base)),
-        )
-
-
-class _Base:
-    """A database whose tables may lack columns."""
-
-    def __init__(self, connection: sqlite3.Connection, texts: dict[int, str]) -> None:
-        self.texts = texts
-        self._connection = connection
-        self._columns: dict[str, frozenset[str]] = {}
-
-    def columns(self, table: str) -> frozenset[str]:
-        """Return the columns of a table, none if it is not there."""
-        if table not in self._columns:
-            self._columns[table] = frozenset(row[1] for row in self.rows(f"PRAGMA table_info({table})"))
-        return self._columns[table]
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Return what a query finds."""
-        return self._connection.execute(query).fetchall()
-
-    def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
-        """Return these columns of a table, -1 where the file lacks one or has no value."""
-        there = self.columns(table)
-        if not {"start", "end"} <= there:
-            return []
-        chosen = [f"IFNULL({column}, -1)" if column in there else "-1" for column in columns]
-        return self.rows(f"SELECT {', '.join(chosen)} FROM {table} {where}")
-
-
-@contextmanager
-def _opened(path: str, name: str) -> Iterator[_Base]:
-    """Open an export for reading alone: no file is written beside it.
-
-    Raises:
-        InputError: it is something else, or damaged.
-    """
-    try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as connection:
-            base = _Base(connection, {})
-            if not base.columns(_TEXTS) or not any(base.columns(table) for table in (_KERNEL, _RUNTIME, _GRAPH)):
-                raise InputError(
-                    f"{name} is a database, but no export of Nsight Systems with CUDA in it. Record with "
-                    f"{RECORD}, and export it with {EXPORT}."
-                )
-            base.texts.update(base.rows(f"SELECT id, value FROM {_TEXTS}"))
-            yield base
-    except sqlite3.Error as error:
-        raise InputError(f"{name} cannot be read ({error}). Export it again with {EXPORT}.") from None
-
-
-class _Reader:
-    """Moves the tables of an export into columns."""
-
-    def __init__(self, base: _Base, rows: EventRows, process: int) -> None:
-        self._base, self._rows, self._process = base, rows, process
-        self._fields: Fields = rows.fields
-        self._names: dict[int, int] = {}  # rows of names by text id
-
-    def table(self) -> Table | None:
-        """Return the finished table, None where no event has a plausible time."""
+    def load(self) -> None:
+        """Append the events of the wanted process."""
         self._calls()
         self._kernels()
         self._copies()
         self._waits()
         self._ranges()
-        return finish(self._rows) if self._rows.count else None
+
+    def devices(self) -> Iterator[Device]:
+        """Yield the devices as far as they are described, under the numbers that CUDA has given them."""
+        there = self.base.columns("TARGET_INFO_GPU")
+        wanted = {
+            "id": ("cuDevice", "id"),
+            "name": ("name",),
+            "memory": ("totalMemory",),
+            "sms": ("smCount",),
+            "major": ("computeMajor", "smMajor"),
+            "minor": ("computeMinor", "smMinor"),
+        }
+        chosen = {what: next((name for name in names if name in there), "NULL") for what, names in wanted.items()}
+        if chosen["id"] == "NULL":
+            return
+        for number, name, memory, sms, major, minor in self.base.rows(
+            f"SELECT {', '.join(chosen.values())} FROM TARGET_INFO_GPU"
+        ):
+            if isinstance(number, int) and number >= 0:
+                yield Device(
+                    number, str(name or ""), int(memory or 0), int(sms or 0), (int(major or 0), int(minor or 0))
+                )
+
+    def epoch_ns(self, first_ns: int) -> int:
+        """Return the wall-clock time of a time of the session, 0 if it is not known."""
+        if "utcEpochNs" not in self.base.columns("TARGET_INFO_SESSION_START_TIME"):
+            return 0
+        found = self.base.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+        return int(found[0][0]) + first_ns if found and isinstance(found[0][0], int) else 0
+
+    def notes(self) -> Iterator[Note]:
+        """Say what such a file lacks."""
+        yield Note(
+            "An export of Nsight Systems has no Python frames, no allocations and no sizes of collectives: what needs "
+            "them is left out."
+        )
+        if not self.base.columns(_RANGES):
+            yield Note(f"It has no NVTX ranges either, so no operator is known. Record with {RECORD}.")
+        if self.base.columns(_GRAPH):
+            yield Note("CUDA graphs count as one kernel each. Record with --cuda-graph-trace=node to see into them.")
 
     def _of_process(self, column: str) -> str:
         """Return the condition for the rows of the wanted process, whose column holds its id or a thread's."""
-        return f"WHERE ({column} & {_PROCESS}) = {self._process}" if self._process else ""
+        return f"WHERE ({column} & {_PROCESS}) = {self.process}" if self.process else ""
 
-    def _selected(self, table: str, columns: Sequence[str], column: str, more: str = "") -> list[Ints]:
-        """Return columns of a table as arrays, of the wanted process where the table tells them apart."""
-        where = self._of_process(column) if column in self._base.columns(table) else ""
-        if more:
-            where = f"{where} AND {more}" if where else f"WHERE {more}"
-        found = self._base.select(table, columns, where)
-        return list(np.array(found, np.int64).reshape(-1, len(columns)).T)
-
-    def _name(self, text: int, shown: str | None = None) -> int:
-        """Return the row of a name; ``shown`` is in the place of the text."""
-        row = self._names.get(text)
-        if row is None:
-            row = self._names[text] = self._fields.names[self._base.texts.get(text, "") if shown is None else shown]
-        return row
+    def _selected(self, table: str, columns: Sequence[str], column: str) -> Iterator[list[Ints]]:
+        """Yield columns of a table as arrays, of the wanted process where the table tells them apart."""
+        where = self._of_process(column) if column in self.base.columns(table) else ""
+        for block in self.base.blocks(table, columns, where):
+            yield [numbers(values) for values in block]
 
     def _named(self, texts: Ints) -> Ints:
-        return _mapped(texts, self._name)
+        return mapped(texts, lambda text: self.number(self._texts.get(text, "")))
 
     def _threads(self, global_tids: Ints) -> Ints:
-        threads = self._fields.threads
-        return _mapped(global_tids, lambda tid: threads[tid >> 24 & 0xFFFFFF, tid & 0xFFFFFF])
-
-    def _put(self, kind: Kind, start: Ints, end: Ints, **columns: Ints | int) -> None:
-        """Append rows; a column that is left out stays unknown."""
-        rows, num = self._rows, len(start)
-        if not num:
-            return
-        values = {"start": start, "end": np.maximum(end, start), "kind": kind, **columns}
-        for column, array in values.items():
-            rows.columns[column].extended(rows.count, num)[:] = array
-        rows.count += num
-        rows.num_events += num
+        threads = self.rows.fields.threads
+        return mapped(global_tids, lambda tid: threads[tid >> 24 & 0xFFFFFF, tid & 0xFFFFFF])
 
     def _calls(self) -> None:
         columns = ("start", "end", "globalTid", "correlationId", "nameId")
-        start, end, thread, correlation, text = self._selected(_RUNTIME, columns, "globalTid")
-        names = _mapped(text, lambda each: self._fields.names[_VERSION.sub("", self._base.texts.get(each, ""))])
-        self._put(Kind.RUNTIME, start, end, name=names, thread=self._threads(thread), correlation=correlation)
+        for start, end, thread, correlation, text in self._selected(_RUNTIME, columns, "globalTid"):
+            names = mapped(text, lambda each: self.number(_VERSION.sub("", self._texts.get(each, ""))))
+            self.put(Kind.RUNTIME, start, end, name=names, thread=self._threads(thread), correlation=correlation)
+
+    def _tasks(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Ints, Ints, dict[str, Ints], list[Ints]]]:
+        """Yield start, end and place of what ran on a device, and other columns."""
+        for start, end, device, stream, correlation, *more in self._selected(table, (*_TASK, *columns), "globalPid"):
+            yield start, end, {"device": device, "stream": stream, "correlation": correlation}, more
 
     def _kernels(self) -> None:
-        columns = (*_TASK, "demangledName", "gridX", "gridY", "gridZ")
-        start, end, device, stream, correlation, text, *grid = self._selected(_KERNEL, columns, "globalPid")
-        blocks = np.prod(grid, axis=0)
-        unknown = (np.min(grid, axis=0, initial=1) < 0) | (blocks >= 2**31)
-        self._put(
-            Kind.KERNEL,
-            start,
-            end,
-            name=self._named(text),
-            device=device,
-            stream=stream,
-            correlation=correlation,
-            grid=np.where(unknown, -1, blocks),
-        )
-        start, end, device, stream, correlation = self._selected(_GRAPH, _TASK, "globalPid")
-        graph = self._fields.names["CUDA graph"]
-        self._put(Kind.KERNEL, start, end, name=graph, device=device, stream=stream, correlation=correlation)
+        for start, end, task, (text, *grid) in self._tasks(_KERNEL, ("demangledName", "gridX", "gridY", "gridZ")):
+            blocks = np.prod(grid, axis=0)
+            unknown = (np.min(grid, axis=0) < 0) | (blocks >= 2**31)
+            self.put(Kind.KERNEL, start, end, name=self._named(text), grid=np.where(unknown, -1, blocks), **task)
+        for start, end, task, _ in self._tasks(_GRAPH, ()):
+            self.put(Kind.KERNEL, start, end, name=self.number("CUDA graph"), **task)
 
     def _copies(self) -> None:
-        columns = (*_TASK, "bytes", "copyKind", "srcKind", "dstKind")
-        start, end, device, stream, correlation, size, *kinds = self._selected(_MEMCPY, columns, "globalPid")
-        of_kinds = kinds[0] << 16 | (kinds[1] & 0xFF) << 8 | kinds[2] & 0xFF
-        names = _mapped(
-            of_kinds, lambda each: self._fields.names[_copy_name(each >> 16, each >> 8 & 0xFF, each & 0xFF)]
-        )
-        task = {"device": device, "stream": stream, "correlation": correlation, "size": size}
-        self._put(Kind.MEMCPY, start, end, name=names, **task)
-        start, end, device, stream, correlation, size = self._selected(_MEMSET, (*_TASK, "bytes"), "globalPid")
-        task = {"device": device, "stream": stream, "correlation": correlation, "size": size}
-        self._put(Kind.MEMSET, start, end, name=self._fields.names["Memset (Device)"], **task)
+        columns = ("bytes", "copyKind", "srcKind", "dstKind")
+        for start, end, task, (size, way, source, target) in self._tasks(_MEMCPY, columns):
+            kinds = way << 16 | (source & 0xFF) << 8 | target & 0xFF
+            names = mapped(kinds, lambda each: self.number(_copy_name(each >> 16, each >> 8 & 0xFF, each & 0xFF)))
+            self.put(Kind.MEMCPY, start, end, name=names, size=size, **task)
+        for start, end, task, (size,) in self._tasks(_MEMSET, ("bytes",)):
+            self.put(Kind.MEMSET, start, end, name=self.number("Memset (Device)"), size=size, **task)
 
     def _waits(self) -> None:
-        start, end, device, stream, correlation, kind = self._selected(_SYNC, (*_TASK, "syncType"), "globalPid")
-        names = _mapped(kind, lambda each: self._fields.names[_WAITS.get(each, "Synchronization")])
-        stream = np.where(stream < 2**31, stream, -1)
-        self._put(Kind.SYNC, start, end, name=names, device=device, stream=stream, correlation=correlation)
+        for start, end, task, (kind,) in self._tasks(_SYNC, ("syncType",)):
+            names = mapped(kind, lambda each: self.number(_WAITS.get(each, "Synchronization")))
+            task["stream"] = np.where(task["stream"] < 2**31, task["stream"], -1)
+            self.put(Kind.SYNC, start, end, name=names, **task)
 
     def _ranges(self) -> None:
         """Append ranges that one thread has pushed and popped; a text is in the row, or in the table of texts."""
-        base, fields = self._base, self._fields
         where = self._of_process("globalTid")
         where += f"{' AND' if where else 'WHERE'} eventType = {_PUSHED} AND end >= start"
-        found = base.select(_RANGES, ("start", "end", "globalTid", "textId", "text"), where)
-        if not found:
-            return
-        known: dict[str, _Range] = {}
-        rows: dict[Kind, list[tuple[int, ...]]] = {Kind.OP: [], Kind.ANNOTATION: []}
-        for start, end, thread, text_id, text in found:
-            said = text if isinstance(text, str) else base.texts.get(text_id, "")
-            part = known.get(said)
-            if part is None:
-                part = known[said] = _range(said)
-            shapes = fields.texts[part.sizes]
-            rows[part.kind].append((start, end, thread, fields.names[part.name], shapes, part.sequence))
-        for kind, each in rows.items():
-            start, end, thread, name, shapes, sequence = np.array(each, np.int64).reshape(-1, 6).T
-            more = {"shapes": shapes, "sequence": sequence} if kind == Kind.OP else {}
-            self._put(kind, start, end, name=name, thread=self._threads(thread), **more)
-
-
-def _mapped(values: Ints, number: Callable[[int], int]) -> Ints:
-    """Return the number of each value; each different one is looked up once."""
-    each, _, of = grouped(values)
-    return np.array([number(value) for value in each.tolist()], np.int64)[of]
+        for *columns, ids, said in self.base.blocks(_RANGES, ("start", "end", "globalTid", "textId", "text"), where):
+            start, end, thread = map(numbers, columns)
+            texts = zip(ids, said, strict=True)
+            found = [text if isinstance(text, str) else self._texts.get(number, "") for number, text in texts]
+            self.put_ranges(start, end, self._threads(thread), found)
 
 
 def _copy_name(kind: int, source: int, target: int) -> str:
@@ -325,56 +218,3 @@ def _copy_name(kind: int, source: int, target: int) -> str:
     ends = ((source, way[0]), (target, way[-1]))
     sides = [_MEMORY[number] if number < len(_MEMORY) else _ENDS[side] for number, side in ends]
     return f"Memcpy {way} ({' -> '.join(sides)})"
-
-
-def _range(text: str) -> _Range:
-    found = _PUSHED_BY_TORCH.fullmatch(text)
-    if found is None or not found["name"]:
-        return _Range(text, Kind.ANNOTATION, -1, b"")
-    name, sequence = found["name"], int(found["sequence"] or -1)
-    # A number of more digits is the user's own text.
-    is_operator = "::" in name or 0 <= sequence < 2**63
-    if not is_operator:
-        return _Range(name, Kind.ANNOTATION, -1, b"")
-    return _Range(name, Kind.OP, sequence, (found["sizes"] or "").encode())
-
-
-def _devices(base: _Base) -> Iterator[Device]:
-    """Yield the devices as far as they are described, under the numbers that CUDA has given them."""
-    there = base.columns("TARGET_INFO_GPU")
-    wanted = {
-        "id": ("cuDevice", "id"),
-        "name": ("name",),
-        "memory": ("totalMemory",),
-        "sms": ("smCount",),
-        "major": ("computeMajor", "smMajor"),
-        "minor": ("computeMinor", "smMinor"),
-    }
-    chosen = {what: next((name for name in names if name in there), "NULL") for what, names in wanted.items()}
-    if chosen["id"] == "NULL":
-        return
-    for number, name, memory, sms, major, minor in base.rows(
-        f"SELECT {', '.join(chosen.values())} FROM TARGET_INFO_GPU"
-    ):
-        if isinstance(number, int) and number >= 0:
-            yield Device(number, str(name or ""), int(memory or 0), int(sms or 0), (int(major or 0), int(minor or 0)))
-
-
-def _epoch_ns(base: _Base, first_ns: int) -> int:
-    """Return the wall-clock time of a time of the session, 0 if it is not known."""
-    if "utcEpochNs" not in base.columns("TARGET_INFO_SESSION_START_TIME"):
-        return 0
-    found = base.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
-    return int(found[0][0]) + first_ns if found and isinstance(found[0][0], int) else 0
-
-
-def _notes(base: _Base) -> Iterator[Note]:
-    """Say what such a file lacks."""
-    yield Note(
-        "An export of Nsight Systems has no Python frames, no allocations and no sizes of collectives: what needs them "
-        "is left out."
-    )
-    if not base.columns(_RANGES):
-        yield Note(f"It has no NVTX ranges either, so no operator is known. Record with {RECORD}.")
-    if base.columns(_GRAPH):
-        yield Note("CUDA graphs count as one kernel each. Record with --cuda-graph-trace=node to see into them.")

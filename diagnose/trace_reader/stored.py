@@ -151,7 +151,7 @@ class Stored:
 
     path: str
     name: str  # as messages have it; its last part is the file's own name
-    process: int = 0  # of an export of Nsight Systems with several: the one to read, by its global id
+    process: int = 0  # of a database with several: the one to read, by its id there
 
     def __str__(self) -> str:
         """Return the name."""
@@ -196,7 +196,7 @@ def open_file(name: str) -> FileIO:
 
 
 def is_database(path: str) -> bool:
-    """Return whether a file of this machine is a database of SQLite, as Nsight Systems exports it."""
+    """Return whether a file of this machine is a database of SQLite, as profilers write it."""
     magic = b"SQLite format 3\0"
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe, whose writer would see it opened and closed

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_nsight"]
+__all__ = ["pushed", "write_nsight"]
 
 Event = Mapping[str, Any]
 _TASK = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT"
@@ -70,7 +70,7 @@ class _Writer:
         args = event.get("args", {})
         if category in ("cpu_op", "Operator", "user_annotation"):
             span = self._span(event)
-            self.put("NVTX_EVENTS", [(*span, 59, _pushed(event["name"], args), self._thread(event), None)])
+            self.put("NVTX_EVENTS", [(*span, 59, pushed(event["name"], args), self._thread(event), None)])
         elif category in ("cuda_runtime", "cuda_driver", "Runtime"):
             row = (*self._span(event), 0, self._thread(event), args.get("correlation", 0))
             self.put("CUPTI_ACTIVITY_KIND_RUNTIME", [(*row, self._text(f"{event['name']}_v7000"))])
@@ -103,7 +103,7 @@ class _Writer:
         return self.texts.setdefault(text, len(self.texts) + 1)
 
 
-def _pushed(name: str, args: Mapping[str, Any]) -> str:
+def pushed(name: str, args: Mapping[str, Any]) -> str:
     """Return the text that PyTorch pushes for an operator."""
     text = name
     if (sequence := args.get("Sequence number", -1)) >= 0:

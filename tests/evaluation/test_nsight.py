@@ -146,7 +146,7 @@ def test_damaged_and_foreign_databases_are_errors_in_a_sentence(tmp_path, profil
     with closing(sqlite3.connect(other)) as base:
         base.execute("CREATE TABLE runs (id INT)")
         base.commit()
-    with pytest.raises(InputError, match="no export of Nsight Systems"):
+    with pytest.raises(InputError, match="neither an export of Nsight Systems"):
         open_captures([other])
     cut = tmp_path / "cut.sqlite"
     cut.write_bytes(profile.read_bytes()[:20_000])
