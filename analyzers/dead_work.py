@@ -33,7 +33,6 @@ from diagnose.analyzers.common.rewrite import (
     without_gradients,
 )
 from diagnose.dataflow.liveness import DeadWork
-from diagnose.model.diagnosis import Confidence
 from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -74,7 +73,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             )
         elif one.unused:
             title = "The backward pass computes gradients of parameters that nothing uses"
-            text = f"The backward pass of {at(one.call_line)} computes gradients of {modules_of(one.unused)}, and they "
+            text = f"The backward pass of {at(one.call_line)} computes gradients of {modules_of(one.unused)}, and "
             text += "nothing uses them."
         elif one.kind == "gradient":
             title = "The backward pass goes on into operators whose gradients nothing uses"
@@ -100,7 +99,6 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "is_asked": one.asked_line is not None,
             "below": one.below,
         }
-        sure: Confidence = "high" if one.is_certain else "low"
         yield Avoidable(
             title,
             text,
@@ -108,9 +106,12 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             lines,
             facts,
             one.avoidable,
-            sure,
+            "high" if one.is_certain else "low",
             edits=_edits(flow.source, one),
             with_inner=one.with_inner,
+            doubt=""
+            if one.is_certain
+            else "the gradients stay in `.grad`, and a step that was not recorded may use them",
         )
 
 

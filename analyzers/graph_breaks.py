@@ -29,7 +29,7 @@ from diagnose.analyzers.common.locate import line_at
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, subtract, total
+from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, subtract
 from diagnose.model.records import BreakRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -75,13 +75,20 @@ def find(t: Tables) -> list[Finding]:
     breaks = _breaks(t)
     if not breaks:
         return []
-    num, spent = len(_graphs(t)) / t.steps.num, total(_entering_again(t)) / t.steps.num
-    texts = [f"Looking up and entering the {num - 1:.3g} graphs after the first one takes {duration(spent)} a step."]
-    texts += [f"{each.function}, line {each.line}: {each.reason}." for each in breaks[:3]]
+    num = len(_graphs(t)) / t.steps.num
+    texts = [f"{each.function}, line {each.line}: {each.reason}." for each in breaks[:3]]
     facts = {"reason": breaks[0].reason, "hint": f"# {breaks[0].hint}\n" if breaks[0].hint else ""}
     rule = IdleRule(META.id, f"torch.compile breaks the step into {num:.0f} graphs", "middle", "medium", texts, facts)
     where = tuple(line_at(t, each.file, each.line, each.function) for each in breaks[:5])
-    return [replace(each, where=where) for each in idle_finding(t, rule)]
+    entering = f"Looking up and entering the {num - 1:.3g} graphs after the first one takes"
+    return [
+        replace(
+            each,
+            where=where,
+            evidence=(each.evidence[0], f"{entering} {duration(each.lost_ns)} a step.", *each.evidence[1:]),
+        )
+        for each in idle_finding(t, rule)
+    ]
 
 
 def _breaks(t: Tables) -> tuple[BreakRecord, ...]:

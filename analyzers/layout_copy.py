@@ -26,7 +26,7 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.advice_models import with_launches
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
+from diagnose.analyzers.common.kernel_findings import SHAPES_DOUBT, KernelRule, kernel_finding, top_kernels
 from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Confidence, Finding
@@ -127,7 +127,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     tasks = max((np.flatnonzero(converts | reorders), casts, around), key=lambda each: length[each].sum())
     confidence: Confidence = "high"
     facts: dict[str, object] = {"is_conversion": is_conversion and tasks is not casts and tasks is not around}
-    evidence, min_share = top_kernels(t, tasks), 0.05
+    evidence, min_share, doubt = top_kernels(t, tasks), 0.05, ""
     if tasks is around:
         title, confidence = "CUDA graphs copy their inputs and outputs at each launch", "medium"
         num = plural(len(distinct(t.tasks.launch[t.graph_nodes])) / t.steps.num, "launch")
@@ -149,13 +149,13 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         if in_graph:
             title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
         if in_graph or not t.operator_inputs.is_known.any():
-            confidence = "low"
+            confidence, doubt = "low", SHAPES_DOUBT
     elif is_conversion:
         title = "Images are converted between memory layouts"
     else:
         title = "Tensors are copied into another order"
         min_share = 0.1  # four healthy models copy 5 to 9 % for operators that need it, planted ones 21 to 50 %
-    found = kernel_finding(t, KernelRule(META.id, title, min_share, 0.0, evidence, confidence, facts), tasks)
+    found = kernel_finding(t, KernelRule(META.id, title, min_share, 0.0, evidence, confidence, facts, doubt), tasks)
     # Copies that the script calls itself come first: other operators copy what these give them.
     return [
         replace(each, where=tuple(sorted(each.where, key=lambda place: place.op not in _COPY_OPS))) for each in found

@@ -207,7 +207,8 @@ def find(t: Tables) -> list[Finding]:
         names = Counter(t.name(row) for row in rows.tolist()).most_common(3)
         listed = ", ".join(f"{name} ({num:,}×)" for name, num in names)
         texts.append(f"Operators that launch nothing cover {covers} of them: {listed}.")
-    rule = IdleRule(META.id, title, "middle", shown, texts, facts, cause)
+    doubt = "no sample and no Python frame shows which code runs then" if shown == "low" else ""
+    rule = IdleRule(META.id, title, "middle", shown, texts, facts, cause, doubt)
     found = []
     for each in idle_finding(t, rule):
         # A loop's head comes last: what it fetches another line made.

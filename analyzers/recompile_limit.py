@@ -23,7 +23,12 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
 META = RuleMeta(
-    id="recompile-limit", kind="state", order=65, host_order=65, changes=("stop-recompiling", "steady-guard")
+    id="recompile-limit",
+    kind="state",
+    order=65,
+    host_order=65,
+    changes=("stop-recompiling", "steady-guard"),
+    is_avoidable=False,
 )
 
 
@@ -35,4 +40,6 @@ def find(t: Tables) -> list[Finding]:
     texts, facts = said_of(those)
     where = tuple(line_at(t, each.file, each.line, each.function) for each in those)
     title = f"torch.compile has given up on {those[0].function}: calls that fit none of its versions run eagerly"
-    return [Finding(META.id, title, 0.0, count=len(those), evidence=tuple(texts), where=where, facts=facts)]
+    return [
+        Finding(META.id, title, 0.0, count=len(those), evidence=tuple(texts), where=where, facts=facts, is_stated=True)
+    ]

@@ -43,6 +43,7 @@ META = RuleMeta(
     needs=("all ranks",),
 )
 _SLOWER = ("slower-device", "slower-host", "slower-rank", "no-core")  # as much work, which takes longer there
+_ONE_STEP_DOUBT = "one recorded step does not show whether the rank is late in every step"
 _COLLECT = """from diagnose.kernels.gc_schedule import scheduled_gc
 
 with scheduled_gc() as collect:   # gc.disable(), and one collection on all ranks at the same step
@@ -219,6 +220,7 @@ def _finding(
         median_ns=int(lost_ns),
         evidence=(*evidence, f"Waiting that nothing hides, ms a step: {shown}{more}."),
         confidence=confidence or usual,
+        doubt="" if confidence or usual != "low" else _ONE_STEP_DOUBT,
         facts={
             "kind": kind,
             "late_rank": None,
@@ -260,7 +262,8 @@ def _late(c: Comparison) -> list[Finding]:
         late_rank=numbers[0],
         confidence="low" if reason.cause == "no-core" else None,
     )
-    return [replace(found, where=reason.where)]
+    doubt = "other programs on its cores may be all that makes it late" if reason.cause == "no-core" else found.doubt
+    return [replace(found, where=reason.where, doubt=doubt)]
 
 
 def _slow_links(c: Comparison) -> list[Finding]:
@@ -329,7 +332,8 @@ def _late_begin(c: Comparison) -> list[Finding]:
         late_rank=number,
         confidence="medium" if c.num_steps == 1 else "low",  # what recurs, the steps behind the first one show
     )
-    return [replace(found, count=1)]
+    doubt = "the steps after the first one do not have it" if c.num_steps > 1 else ""
+    return [replace(found, count=1, doubt=doubt)]
 
 
 def _turns(c: Comparison, begin: Sequence[Finding]) -> list[Finding]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, When, rounding
 from diagnose.analyzers.common.fusable import pointwise_tasks
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.kernel_findings import SHAPES_DOUBT, KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.locations import in_library
@@ -101,6 +101,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         title = "Pointwise operators of a CUDA graph move more memory than a fused pass"
     elif not found:
         title = "Pointwise kernels run far below the device's bandwidth"
+    doubt = "" if t.operator_inputs.is_known.any() and not in_graph else SHAPES_DOUBT
     rule = KernelRule(
         META.id,
         title,
@@ -113,7 +114,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             *(f"{g.op} {g.shapes}: {g.achieved()}, {percent(g.share, 0)} of the device's bandwidth." for g in slow[:3]),
         ),
-        confidence="medium" if t.operator_inputs.is_known.any() and not in_graph else "low",
+        confidence="low" if doubt else "medium",
+        doubt=doubt,
         facts={"chains": [list(ops) for ops, _ in in_runs.most_common(5)], "in_graph": in_graph},
     )
     return kernel_finding(t, rule, tasks)

@@ -36,7 +36,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "CollectiveSummary": "name purpose group_use group_size groups=num_groups dtype per_step waiting_ns "
     "exposed_waiting_ns transfer_ns hidden_share",
     "Example": "step start_ns lost_ns before after host where",
-    "Finding": "rule title lost_ns confidence count total_ns median_ns evidence where examples facts path_share "
+    "Finding": "rule title lost_ns confidence doubt count total_ns median_ns evidence where examples facts path_share "
     "relief_ns worth_ns",
     "FlopUtilisation": "mfu=share tflop_per_s=tflops known_share device",
     "Forecast": "ids title step_ns",

@@ -98,6 +98,7 @@ class _Finding(msgspec.Struct):
     path_share: Share | None = None
     relief_ms: Ms = None
     worth_ms: Ms = None
+    doubt: str = ""
 
     def __post_init__(self) -> None:
         if self.worth_ms is None:

@@ -161,11 +161,15 @@ def code_block(fix: Prescription, lines: Sequence[str], most: int, layout: Layou
 
 
 def code_lines(fix: Prescription, *, neighbours: int = 1) -> list[str]:
-    """Return the lines of the diff that change something, each with so many before and after; without one the code."""
+    """Return the lines of the diff that change something, each with so many before and after; without one the code.
+
+    A line between two of them is one too.
+    """
     if not fix.diff:
         return clean(fix.after).rstrip().splitlines()
     lines = [line for line in clean(fix.diff).splitlines() if not line.startswith(("---", "+++", "@@", "\\"))]
     changed = [line.startswith(("+", "-")) for line in lines]
+    changed = [is_so or changed[at - 1 : at] == changed[at + 1 : at + 2] == [True] for at, is_so in enumerate(changed)]
     return [line for at, line in enumerate(lines) if any(changed[max(at - neighbours, 0) : at + neighbours + 1])]
 
 

@@ -17,6 +17,7 @@ from diagnose.reports.language import language, translated
 
 __all__ = ["COMPOSED", "texts", "untranslated"]
 
+TEXTS = ("title", "doubt")  # arguments, and the ends of variables
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSED = frozenset(
     {
@@ -58,17 +59,22 @@ def texts() -> dict[str, str]:
 
 
 def _titles(path: Path) -> Iterator[str]:
-    """Yield what a file names ``title``, as an argument or a variable, and the second argument of a kind of rule."""
+    """Yield the texts that a file gives to arguments and variables of these names, and the titles of kinds of rules."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         given: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            given = [keyword.value for keyword in node.keywords if keyword.arg == "title"]
+            given = [keyword.value for keyword in node.keywords if keyword.arg in TEXTS]
             if getattr(node.func, "id", "") in ("KernelRule", "IdleRule"):
                 given += node.args[1:2]
         elif isinstance(node, ast.Assign):
             names, values = _listed(node.targets[0]), _listed(node.value)
-            given = [value for name, value in zip(names, values, strict=False) if getattr(name, "id", "") == "title"]
-        yield from filter(None, map(_sample, given))
+            given = [
+                value
+                for name, value in zip(names, values, strict=False)
+                if getattr(name, "id", "").lower().endswith(TEXTS)
+            ]
+        parts = (part for one in given for part in ([one.body, one.orelse] if isinstance(one, ast.IfExp) else [one]))
+        yield from filter(None, map(_sample, parts))
 
 
 def _listed(node: ast.expr) -> list[ast.expr]:

@@ -71,6 +71,7 @@ class Avoidable(NamedTuple):
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
     edits: Edits = ()  # that make the change
     with_inner: bool = False  # of what the operators themselves launch that share goes, of what they call all
+    doubt: str = ""  # what is uncertain where the confidence is low, a clause
 
 
 def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
@@ -119,7 +120,7 @@ class AvoidableRule(NamedTuple):
         facts = dict(first.facts)
         if first.edits:
             facts["edits"] = joined([one.edits for one in parts[:3]])
-        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, texts, facts)
+        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, texts, facts, doubt=first.doubt)
         found = idle_finding(t, rule)
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, parts, rule)
@@ -151,7 +152,9 @@ class AvoidableRule(NamedTuple):
         tasks = np.flatnonzero(spared)
         kept = float(((t.tasks.end - t.tasks.start) - spared)[tasks].sum())
         texts = [one.text for one in parts[:3]]
-        kernels = KernelRule(rule.rule, rule.title, self.min_share, kept, texts, rule.confidence, rule.facts)
+        kernels = KernelRule(
+            rule.rule, rule.title, self.min_share, kept, texts, rule.confidence, rule.facts, rule.doubt
+        )
         busy = kernel_finding(t, kernels, tasks)
         if not idle or not busy:
             return [*idle, *busy]

@@ -148,6 +148,7 @@ class IdleRule:
     evidence: Sequence[str] = ()
     facts: Facts = field(default_factory=dict)
     cause: Cause | None = None  # of host work that is looked for under a busy device too, where no idle time shows it
+    doubt: str = ""
 
 
 def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
@@ -175,6 +176,7 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
             examples=tuple(_examples(t, o, probe)),
             where=_places(t, o.lost, probe),
             confidence=idle.confidence,
+            doubt=idle.doubt,
             facts=idle.facts,
         )
     ]
@@ -220,6 +222,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
             ),
             where=_places(t, length, during),
             confidence=idle.confidence,
+            doubt=idle.doubt,
             facts=idle.facts,
         )
     ]

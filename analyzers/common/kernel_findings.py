@@ -17,6 +17,9 @@ from diagnose.text.numbers import duration, percent, plural
 __all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
 
+SHAPES_DOUBT = "without the shapes of operators, which kernels read what others write is inferred"
+
+
 @dataclass(frozen=True)
 class KernelRule:
     """How a rule of a busy device describes itself: what ``kernel_finding`` cannot derive."""
@@ -28,6 +31,7 @@ class KernelRule:
     evidence: Sequence[str] = ()
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)
+    doubt: str = ""
 
 
 def busy_part(t: Tables, tasks: Rows) -> int:
@@ -77,6 +81,7 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
             ),
             where=tuple(where for where, _ in places[:3]),
             confidence=waste.confidence,
+            doubt=waste.doubt,
             facts=waste.facts,
         )
     ]

@@ -48,7 +48,8 @@ def reordered(source: OwnSource, one: ProductOrder) -> Edits:
         return ()
     ((product, where, data),) = found
     text = where.now({}, data)
-    now = product.of(text if isinstance(data, ast.Name | ast.Attribute | ast.Subscript | ast.Call) else f"({text})")
+    is_whole = product.start or isinstance(data, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+    now = product.of(text if is_whole else f"({text})")
     if where is not known:
         return (where.edited({data: now}), known.edited({product.node: known.now({}, product.rows)}))
     start, carrier = span(known.text, product.rows)[0], known.now({}, product.rows)

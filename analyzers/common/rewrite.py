@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from diagnose.model.dataflow import Frame
-from diagnose.model.own_source import EditedStatement, OwnSource, span, with_parts
+from diagnose.model.own_source import EditedStatement, OwnSource, needs_parentheses, span, with_parts
 
 __all__ = [
     "Edits",
@@ -141,8 +141,10 @@ def handed_on(source: OwnSource, inner: Frame, caller: Frame, modules: Iterable[
     passing = with_parts(call, [(of_turn[0], f"{_segment(call, of_turn[0])[:-1].rstrip(', ')}, {name}={name})")])
     text = source.text(inner)
     now = f"{_segment(text, nodes[0])} if {name} is None else {name}"
-    is_whole = nodes[0] is getattr(made, "value", None)
-    after = with_parts(text, [(node, now if is_whole else f"({now})") for node in nodes])
+    choice = ast.parse(now, mode="eval").body
+    within = {inner: outer for outer in ast.walk(made) for inner in ast.iter_child_nodes(outer)}
+    parts = [(node, f"({now})" if needs_parentheses(choice, node, within[node]) else now) for node in nodes]
+    after = with_parts(text, parts)
     return (*start, *_edit(source, caller, passing), *_edit(source, method, new_head), *_edit(source, inner, after))
 
 

@@ -142,12 +142,15 @@ def work_facts(
     ]
     # The file that makes the loader may make the samples' transforms too.
     made = t.capture.known.loader.made
+    loaded = [one for one in t.capture.known.loaded.expressions if (one.file, one.line) in slow]
+    varies = bool(loaded) and not any(one.is_repeated for one in loaded)  # where the samples were loaded again
     beside = t.capture.draws.get(made.file, ()) if made is not None else ()
     return {
         "holds_lock": 2 * locked >= max(total, 1),  # with less of it a thread has something to gain
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
         **({"drawn_beside": {"file": made.file, "line": beside[0]}} if made is not None and beside else {}),
-        "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
+        "behind_draw": (varies and bool(named))
+        or any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
 
 

@@ -241,6 +241,11 @@ def _command(d: Diagnosis) -> str:
 def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
     """Yield what limits the numbers of the first screen, one sentence each, unless the screen asks for the same."""
     yield from _left_out(d.ignored)
+    for f in d.findings:
+        if f.is_stated and f.rule != d.dominant:
+            line = next((_line(w) for w in f.where if w.file and w.line), f.rule)
+            words = "{title} ({line}). What that costs is not known before a change is tried."
+            yield Words(words, {"title": Words(one_line(f.title)), "line": line})
     yield from _of_recording(d)
     yield from _unstable(d.plain_steps)
     yield from _off_trial(d)
@@ -257,8 +262,8 @@ def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
         steps = Words("recorded step") if num == 1 else Count(num, "recorded step")
         yield Words(words, {"num": late_rank(d), "steps": steps})
     first = _answering(d)
-    if first is not None and first.confidence == "low":
-        yield Words("Low confidence: the recording shows the time, but its cause is a guess.")
+    if first is not None and first.doubt:
+        yield Words("Low confidence: {doubt}.", {"doubt": Words(first.doubt)})
 
 
 def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
@@ -610,9 +615,14 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     Without a device it is what the host does. Of a step that is long now and then, all but that is the usual step. The
     causes of idle time stand elsewhere: a cause takes another time than a step without it saves.
     """
-    p, rare = d.partition, _run_share(d) or 0.0
+    p, rare, first = d.partition, _run_share(d) or 0.0, _answering(d)
     if p is None:
-        usual = [(_label(d, name), share) for name, share in d.host_by_cause.items()]
+        # What a step without the answer's cause saves, as replayed, is about what it takes: one number for both.
+        saved = worth_share(first, d.step_ns) if first is not None else 0.0
+        usual = [
+            (_label(d, name), saved if name == d.dominant and abs(saved - share) < MIN_GAIN_SHARE else share)
+            for name, share in d.host_by_cause.items()
+        ]
         is_sorted = True
     else:
         families = d.kernel_families if d.verdict == "kernel-bound" or d.dominant is None else {}

@@ -53,8 +53,9 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     of_lines = f"{lines} {percent(share, 0)} of loading"
     known = own_place(finding.where)
     at_the_line = known is not None and (known.file, known.line) == (place.file, place.line)
+    kept = "" if facts.get("behind_draw") else ", or once for all samples"
     common = Proposal(
-        title=f"Make the sample cheaper at {of_lines}: compute in one call, or once for all samples",
+        title=f"Make the sample cheaper at {of_lines}: compute in one call{kept}",
         before=(known.code or "") if known is not None and at_the_line else "",
         after="",
         least=MIN_CHEAPER_SHARE * share,
@@ -65,11 +66,11 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     if made is None:
         return common
     most = max(common.most, share_at_most(number(facts, "sample_share"), samples))
-    kept = replace(common, most=most, needs=made.needs, numerics=_SAME_SAMPLES)
+    prepared_once = replace(common, most=most, needs=made.needs, numerics=_SAME_SAMPLES)
     if made.edit is None:
-        return replace(kept, after=made.code)
+        return replace(prepared_once, after=made.code)
     title = f"Prepare all samples once, before training: {of_lines}"
-    return replace(kept, title=title, before="", edits=(made.edit,))
+    return replace(prepared_once, title=title, before="", edits=(made.edit,))
 
 
 CHANGE = Change(

@@ -206,6 +206,9 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
         OutputError: a file cannot be written; the answer has been printed all the same.
     """
     diagnosis = request.chosen(diagnosis)
+    page = next(filter(is_page, files), None)
+    if page is not None:
+        diagnosis = with_diff_files(diagnosis, page, request)
 
     def printed(written: Sequence[Path]) -> str:
         if request.as_json:
@@ -253,12 +256,14 @@ def _format(path: Path) -> str:
 def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagnosis:
     """Write the diffs that the report shows, and return the diagnosis with the commands that apply them.
 
-    The diffs apply in this folder (``with_diffs``); the name of a file holds the number that the change has on the
+    Those of sources that lie elsewhere are left out. The name of a file holds the number that the change has on the
     first screen. An existing file is replaced with ``--force`` only; one that cannot be written is named and left out.
     """
+    from diagnose.changes.edits.separate_diffs import applies_in
+
     commands = {}
     for p in diagnosis.prescriptions:
-        if not p.diff:
+        if not applies_in(Path.cwd(), p.diff):
             continue
         number = diagnosis.shown.index(p.id) + 1 if p.id in diagnosis.shown else 0
         part, which = (

@@ -177,7 +177,7 @@ def _proven(
     if starts_own_ranks(diagnosis, runner.command.launcher):
         return diagnosis, ProveResult()
     script, folder = runner.command.file, runner.command.cwd
-    diagnosis = with_diffs(diagnosis, script if capture is None and runner.edits else None, folder)
+    diagnosis = with_diffs(diagnosis, None, folder)  # that of a capture may be another one than this
     runner.arguments = (
         arguments_for_edits(diagnosis, script, request.apply) if runner.edits else arguments_of(diagnosis)
     )

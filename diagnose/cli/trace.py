@@ -21,7 +21,7 @@ from diagnose.capture.process import launch
 from diagnose.capture.process.launch import CaptureRequest
 from diagnose.capture.process.script import check_utf8
 from diagnose.capture.record.folder import CapturePaths, unfinished
-from diagnose.cli.output import Request, analyze_with_progress, answer, is_page, prepare, with_diff_files
+from diagnose.cli.output import Request, analyze_with_progress, answer, prepare
 from diagnose.cli.ranks import Exchange, chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
@@ -95,13 +95,6 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank != min(chosen):
         return code
     diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
-    from diagnose.changes.edits.source_edits import module_file, with_diffs
-
-    file = module_file(request.script, Path.cwd()) if request.module else Path(request.script)
-    diagnosis = with_diffs(diagnosis, file if file is not None and file.is_file() else None)
-    page = next((file for file in files if is_page(file)), None)
-    if page is not None:
-        diagnosis = with_diff_files(request.chosen(diagnosis), page, request)
     answer(diagnosis, request, files)
     return code
 

@@ -157,6 +157,10 @@ class Finding:
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     worth_ns: float = 0.0  # what a step without it saves: findings are ordered by it
     share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
+    is_stated: bool = (
+        False  # on the first screen, though what it costs is not known: the script asked for something else
+    )
+    doubt: str = ""  # what is uncertain where the confidence is low, a clause
     unrecorded_share: float | None = None  # of a step without the profiler, at least; None where it is not most of it
 
     def share_of(self, step_ns: float) -> float:

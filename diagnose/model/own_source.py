@@ -114,6 +114,17 @@ def with_parts(text: str, parts: Iterable[tuple[ast.AST, str]]) -> str:
     return spliced(text, [(*span(text, node), new) for node, new in parts])
 
 
+_OPERATORS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Lambda, ast.NamedExpr, ast.Await)
+
+
+def needs_parentheses(new: ast.AST, old: ast.AST, within: ast.AST) -> bool:
+    """Return whether an expression is read otherwise in the place of a part of another: as an operand, or called."""
+    leads = old in (getattr(within, name, None) for name in ("func", "value"))
+    return isinstance(new, _OPERATORS) and (
+        isinstance(within, _OPERATORS) or (leads and isinstance(within, ast.Attribute | ast.Subscript | ast.Call))
+    )
+
+
 def _innermost(frame: Frame, spans: Iterable[tuple[int, int]]) -> Frame | None:
     inside = [first for first, last in spans if first <= frame.line <= last]
     return Frame(frame.file, max(inside), frame.function) if inside else None

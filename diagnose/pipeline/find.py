@@ -274,8 +274,8 @@ def _stated(t: Tables, f: Finding, step_ns: float) -> Finding:
     ]
     named = {w.op for w in lines if w.file}
     places = dict.fromkeys(w for w in lines if w.file or ((w.op or w.library) and w.op not in named))
-    confidence = "low" if is_scanty(t) else f.confidence
-    return replace(f, where=tuple(places), share=share, lost_ns=lost_ns, confidence=confidence)
+    f = replace(f, where=tuple(places), share=share, lost_ns=lost_ns)
+    return replace(f, confidence="low", doubt="the recording holds little work of the device") if is_scanty(t) else f
 
 
 def costs_more(finding: Finding) -> bool:

@@ -29,6 +29,7 @@ from diagnose.pipeline.rank_results import (
     unpack_both,
     unpack_examination,
 )
+from diagnose.pipeline.sources import with_source_diffs
 from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
@@ -79,7 +80,7 @@ def analyze_inputs(
             num = workers.num or min(len(os.sched_getaffinity(0)), 4)
             diagnosis = diagnosis_of(inputs.ranks[0], cache=workers.cache, draw=draw, processes=num)
             faults = map(Note, (*inputs.faults, *received.profile.missing))
-            return replace(diagnosis, trust=(*diagnosis.trust, *faults))
+            return with_source_diffs(replace(diagnosis, trust=(*diagnosis.trust, *faults)))
         with _processes(workers, inputs.ranks) as processes:
             job = _with_received(_profiled(inputs, processes, workers.cache, draw=draw), received)
             if keep is not None:
@@ -212,4 +213,5 @@ def _answer(job: Job, processes: Processes | Cluster, cache: Cache, *, draw: boo
     shown = across.shown(comparison)
     if shown not in made:
         made[shown] = across.from_summary(by_rank[shown], failures.get(shown, "")), UNKNOWN
-    return across.answer_of(comparison, {rank: each for rank, (each, _) in made.items()}, made[shown][1])
+    answer = across.answer_of(comparison, {rank: each for rank, (each, _) in made.items()}, made[shown][1])
+    return with_source_diffs(answer)

@@ -335,17 +335,16 @@ def to_try(
     """Return the ids of changes that a trial may show to help, where operators take most of a step without a device.
 
     How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches.
-    On a device, changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the command
-    does not start them. ``shares`` are of the step by cause, ``operators`` the most expensive ones by self time,
-    ``prescribed`` the changes that a finding has brought up already.
+    Before these come changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the
+    command does not start them. ``shares`` are of the step by cause, ``operators`` the most expensive ones by self
+    time, ``prescribed`` the changes that a finding has brought up already.
     """
     info, step_ns = t.capture.info, t.steps.step_ns
     if max(t.trace.world_size, info.world_size if info is not None else 1) > 1:
         return ()
-    if t.device_id >= 0:
-        return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES))
-    if info is None or shares.get(WORK, 0.0) < MOSTLY:
-        return ()
+    found = dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES)
+    if t.device_id >= 0 or info is None or shares.get(WORK, 0.0) < MOSTLY:
+        return tuple(found)
     products, convolutions = (
         sum(each.self_ns for each in operators if pattern.match(each.name)) / step_ns
         for pattern in (_PRODUCT, _CONVOLUTION)
@@ -356,7 +355,7 @@ def to_try(
     work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, t.program.is_compiled)
     known = {p.id for p in prescribed if p.predicted_step_ns is not None}
     fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
-    return tuple(name for name in fitting if name not in known)
+    return *found, *(name for name in fitting if name not in known)
 
 
 def in_channels_last(t: Tables) -> bool:

@@ -30,6 +30,7 @@ from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.pipeline.find import noting
 from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
 from diagnose.pipeline.savings import by_value
+from diagnose.pipeline.sources import with_source_diffs
 from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, compare_ranks, job_of
@@ -63,11 +64,12 @@ def analyze_captures(captures: Sequence[Capture], *, draw: bool = True) -> Diagn
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
     if len(captures) == 1:
-        return analyze_rank(captures[0], draw=draw)
+        return with_source_diffs(analyze_rank(captures[0], draw=draw))
     comparison, captures_of = compare_captures(captures)
     at = shown(comparison)
     examined = {rank: examine_rank(capture, draw=draw) for rank, capture in captures_of.items()}
-    return answer_of(comparison, {rank: each for rank, (each, _) in examined.items()}, examined[at][1])
+    answer = answer_of(comparison, {rank: each for rank, (each, _) in examined.items()}, examined[at][1])
+    return with_source_diffs(answer)
 
 
 def shown_rank(captures: Sequence[Capture]) -> int:

@@ -42,6 +42,7 @@ class Flow(NamedTuple):
     padded_to: frozenset[int] = frozenset()  # lengths that loading is known to pad samples to
     source: OwnSource = OwnSource()
     wide: tuple[tuple[CallRecord, ExpressionRecord], ...] = ()  # what makes 64-bit floats for the step
+    callers: Mapping[int, int] = MappingProxyType({})  # of events: the outermost operator that calls nothing else
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -49,13 +50,15 @@ class Flow(NamedTuple):
         return t.covering(np.sort(np.concatenate(each))) if each else EMPTY
 
     def span_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
-        """Return when the timing window runs some operators, with what calling one after the other takes.
+        """Return when the timing window runs some operators, with what calling them takes.
 
-        A view does not stand between them: it computes nothing. Long intervals are Python that does something else.
+        That is what calls one of them and nothing else, as a node of autograd, and the time between two of them. A view
+        does not stand between them: it computes nothing. Long intervals are Python that does something else.
         """
         is_mine = np.zeros(len(t.trace.events.start), bool)
         is_mine[np.concatenate([np.empty(0, np.intp), *(self.rows[i] for i in operators)])] = True
-        parts = [t.covering(np.flatnonzero(is_mine))]
+        calls = {self.callers.get(row, row) for row in np.flatnonzero(is_mine).tolist()}
+        parts = [t.covering(np.array(sorted(calls), np.intp))]
         pairs = zip(self.found.graph.operators, self.rows, strict=True)
         others = (rows if not one.is_view else rows[is_mine[rows]] for one, rows in pairs)
         every = np.sort(np.concatenate([np.empty(0, np.intp), *others]))
@@ -101,7 +104,23 @@ def flow_of(t: Tables) -> Flow | None:
     made = t.capture.info.wide if t.capture.info is not None else ()
     buffer = ExpressionRecord(file="", line=0, is_tensor=True)
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
-    return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide))
+    computing = (rows for one, rows in zip(flow.operators, found, strict=True) if not one.is_view)
+    callers = _callers(t, np.array(sorted({row for rows in computing for row in rows}), np.intp))
+    return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers)
+
+
+def _callers(t: Tables, rows: Rows) -> dict[int, int]:
+    """Return for each of some events the outermost operator that holds it and none of the others."""
+    events, every, found = t.trace.events, t.host_rows(Kind.OP), dict[int, int]()
+    for thread in distinct(events.thread[rows]).tolist():
+        mine, others = (each[events.thread[each] == thread] for each in (rows, every))
+        first, last = (np.searchsorted(events.start[mine], at) for at in (events.start[others], events.end[others]))
+        for caller, row in zip(
+            others[last == first + 1].tolist(), mine[first[last == first + 1]].tolist(), strict=True
+        ):
+            if events.end[row] <= events.end[caller]:
+                found.setdefault(row, caller)
+    return found
 
 
 def _key(one: Operator) -> _Key:

@@ -24,6 +24,7 @@ def tables(
     pause: int = 0,
     late: int = 0,
     calls: str = "",
+    around: int = 0,
     frames: tuple[str, ...] = (),
     loops: Mapping[str, Loops] = MappingProxyType({}),
     sources: Mapping[str, StoredSource] = MappingProxyType({}),
@@ -35,7 +36,8 @@ def tables(
     ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
     calls all of them, as do ``frames``, the outermost first. ``pause`` is what passes behind the first operator of a
     step, µs. Kernels of a device start ``late``, µs. Each operator calls one named ``calls``, which launches a kernel
-    of 40 µs there. ``sampled`` are lines and functions that samples see in the pause.
+    of 40 µs there, and is called by one that takes ``around`` more, µs, before and after it. ``sampled`` are lines
+    and functions that samples see in the pause.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
@@ -48,7 +50,7 @@ def tables(
         names = [one.name.partition(".")[0] for one in flow.operators if one.step == step]
         for i, name in enumerate((*extra, *(each for each in names if each != without))):
             begin = 1000 * step + 10 + 110 * i + pause * (i > 0)
-            r.op("aten::composite", begin - 1, begin + 101)
+            r.op("aten::composite", begin - around, begin + 100 + around)
             r.op(name, begin, begin + 100, **texts)
             r.op(calls or name, begin + 50, begin + 90)  # called by the one above
             if devices != CPU:

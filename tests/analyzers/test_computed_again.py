@@ -19,6 +19,16 @@ def test_what_is_computed_twice_is_named_with_both_lines(recording):
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["reuse-result"]
 
 
+def test_what_calls_nothing_else_goes_with_it(recording):
+    def twice(t):
+        x = t.value(4, 4)
+        first, second = (t.op("exp", x, line=line, ns=200, content=f"y {t.step}") for line in (2, 3))
+        return t.op("add", first, second, line=4, ns=200)
+
+    (finding,) = computed_again.find(tables(recording, steps(twice), around=4))
+    assert finding.lost_ns == 108_000
+
+
 def test_equal_contents_that_were_computed_otherwise_are_not_named(recording):
     def by_chance(t):
         made = [t.op(name, t.value(4, 4), line=2, ns=100, content=f"x {t.step}") for name in ("exp", "log")]

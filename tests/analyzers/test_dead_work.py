@@ -12,6 +12,7 @@ from diagnose.replay.build import graph_of
 from diagnose.replay.transforms import remove_cause
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import GPU, steps, tables
+from tests.dataflow.table import Table
 from tests.dataflow.test_liveness import convolution_backward
 
 
@@ -82,3 +83,16 @@ def test_a_term_that_is_multiplied_by_zero_is_left_out_while_its_coefficient_is_
     assert finding.evidence[-1] == "What line 3 of train.py computes is multiplied by zero at line 4 of train.py."
     assert [place.line for place in finding.where] == [4, 3]
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["skip-zero-term"]
+
+
+def test_gradients_that_stay_may_be_used_by_a_step_that_was_not_recorded(recording):
+    t = Table()
+    weight, total_of = t.value(4, 4, role="parameter"), t.value(4, 4, role="gradient")
+    for t.step in range(2):
+        facts = {"into": total_of, "phase": "backward", "facts": {"role": "gradient"}}
+        total_of = t.op("add_.Tensor", t.value(4, 4), line=2, **facts)
+        weight = t.update(weight, t.value(4, 4))
+    t.roots.add(total_of.value)
+    (finding,) = dead_work.find(tables(recording, t))
+    assert finding.confidence == "low"
+    assert finding.doubt == "the gradients stay in `.grad`, and a step that was not recorded may use them"

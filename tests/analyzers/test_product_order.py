@@ -85,7 +85,7 @@ def parts(text, tmp_path):
     ("text", "line"),
     [
         (IN_ONE_LINE, "torch.relu(torch.mm(adjacency, self.project(x)) + 1)"),
-        (BY_FUNCTION, "neighbours(((x + 1) @ self.weight), weights=self.scale)"),
+        (BY_FUNCTION, "neighbours((x + 1) @ self.weight, weights=self.scale)"),
         (THREE, "adjacency @ (x @ self.weight)"),
     ],
 )

@@ -2,6 +2,9 @@
 
 import pytest
 
+from diagnose.answer.screen import answer
+from diagnose.model.words import english
+
 FORWARD = {"file": "/home/me/net.py", "line": 9, "function": "forward", "num": 8, "gave_up": True}
 
 
@@ -29,6 +32,21 @@ def test_it_is_found_without_a_device_too(recording):
     r.op("aten::mm", 0, 900)
     r.with_info(compiled={"versions": [{**FORWARD, "guards": ["x == 3"]}]})
     assert [f.rule for f in r.diagnosis().findings if not f.lost_ns] == ["recompile-limit"]
+
+
+def test_the_first_screen_states_it_whatever_it_costs(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 900)
+    r.with_info(compiled={"versions": [{**FORWARD, "guards": ["tensor 'x' size mismatch at index 0"]}]})
+    d = r.diagnosis()
+    first = answer(d)
+    assert english(first.cautions[0]) == (
+        "torch.compile has given up on forward: calls that fit none of its versions run eagerly (net.py:9). What that "
+        "costs is not known before a change is tried."
+    )
+    assert d.to_try[0] == "stop-recompiling"
+    assert "stop-recompiling" in first.try_command
 
 
 def test_a_function_that_is_still_compiled_is_not_found(recording):

@@ -159,8 +159,8 @@ def test_why_a_rank_begins_late_is_not_in_the_recording(forms, steps, words):
 
 def test_an_answer_of_low_confidence_is_called_so(forms):
     first, *others = forms["gaps"].findings
-    d = replace(forms["gaps"], findings=(replace(first, confidence="low"), *others))
-    assert cautions(d) == ["Low confidence: the recording shows the time, but its cause is a guess."]
+    d = replace(forms["gaps"], findings=(replace(first, confidence="low", doubt="one step was recorded"), *others))
+    assert cautions(d) == ["Low confidence: one step was recorded."]
     assert cautions(replace(d, dominant="host-sync")) == []
 
 

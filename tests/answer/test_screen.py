@@ -97,6 +97,15 @@ def test_without_a_device_the_step_consists_of_what_the_host_does(forms):
     assert answer(replace(d, legends={})).parts[1] == ("data-stall", 0.3)  # of a plug-in without labels
 
 
+@pytest.mark.parametrize(("worth", "shown"), [(0.309, 0.309), (0.2, 0.3)])
+def test_the_bar_has_the_number_of_the_headline_if_both_are_about_the_same(forms, worth, shown):
+    d = forms["no_gpu"]
+    first = replace(d.findings[0], rule="data-stall", worth_ns=worth * d.step_ns, share=None)
+    d = replace(d, findings=(first,), dominant="data-stall", host_by_cause={"data-stall": 0.3, "operators": 0.6})
+    assert answer(d).parts[1] == (d.legends["data-stall"].label, pytest.approx(shown))
+    assert f"costs {100 * worth:.1f} %" in english(answer(d).headline)
+
+
 def test_what_is_long_now_and_then_is_its_share_of_the_run_and_the_usual_step_the_rest(forms):
     d = forms["gaps"]
     rare = replace(d.findings[0], rule="periodic-stall", share=0.5)

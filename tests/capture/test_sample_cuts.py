@@ -56,6 +56,39 @@ def test_operands_of_other_shapes_are_cut_where_they_are_repeated():
     assert cuts.used(0) == 0.5
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_what_is_cut_of_a_view_is_cut_of_what_it_views(turns, mirrored):
+    image, mix = np.random.default_rng(0).random((64, 64, 3)), np.eye(3) + 0.1
+    cuts, mixed = Cuts(), image @ mix.T
+    cuts.add(Made(0, mixed, operator.matmul, (image, mix.T), {}))
+    centred = mixed - 0.5
+    cuts.add(Made(1, centred, operator.sub, (mixed, 0.5), {}))
+    turned = np.rot90(centred, turns)
+    cuts.add(Made(2, turned, np.rot90, (centred, turns), {}))
+    if mirrored:
+        at = slice(None), slice(None, None, -1)
+        view = turned[at]
+        cuts.cut(3, turned, at, view)
+        turned = view
+    at = slice(8, 24), slice(40, 56)
+    cuts.cut(9, turned, at, turned[at])
+    cuts.end_sample()
+    assert [cuts.used(number) for number in (0, 1)] == [1 / 16, 1 / 16]
+
+
+def test_a_view_that_is_used_as_a_whole_uses_what_it_views():
+    cuts, image = Cuts(), np.random.default_rng(0).random((64, 64))
+    centred = image - 0.5
+    cuts.add(Made(0, centred, operator.sub, (image, 0.5), {}))
+    turned = centred.T
+    cuts.add(Made(1, turned, centred.transpose, (), {}))
+    cuts.cut(9, turned, slice(0, 8), turned[:8])
+    cuts.add(Made(2, turned + 1, operator.add, (turned, 1), {}))
+    cuts.end_sample()
+    assert cuts.used(0) == 1
+
+
 def test_what_is_tried_again_writes_to_a_copy():
     row = torch.arange(4096.0)
     cuts, before = Cuts(), 2 * row

@@ -210,3 +210,17 @@ def test_samples_of_other_steps_count_in_functions_that_mostly_load(recording):
     steps = np.arange(20) * 1_000_000
     r.run = RunSteps(steps, np.diff(steps, append=20_000_000), np.zeros(20, np.int8), {}, (path,), steps, steps * 0)
     assert r.find("data-stall").facts["slow_line"]["line"] == 30
+
+
+@pytest.mark.parametrize(("is_repeated", "how"), [(True, HOW), (False, "compute in one call")])
+def test_what_differs_each_time_that_a_sample_is_loaded_is_not_kept(recording, is_repeated, how):
+    r = computing(recording, cores=3)
+    row = {"file": "data.py", "line": 31, "text": "np.power(x, gamma)", "is_repeated": is_repeated}
+    r.with_info(
+        flags={"cores": 3, "num_threads": 2},
+        loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8},
+        loaded={"samples": 8, "total_ns": 100, "expressions": [row]},
+    )
+    capture = replace(r.capture(), draws={"data.py": (60,)})  # in another function of the sample
+    (first,) = (p for p in analyze_rank(capture).prescriptions if p.id == "cheaper-sample")
+    assert first.title.endswith(f"loading: {how}")

@@ -28,7 +28,7 @@ from diagnose.model.own_source import EditedStatement
             "n\nm = torch.arange(n, device=self.device)\n",
         ),
         ("with_masked_results", "x\ny = x[mask].mean() + 1\n", "x\ny = indexing.masked_mean(x, mask) + 1\n"),
-        ("with_masked_results", "x\ny = (x * 2)[~m & n].sum()\n", "x\ny = indexing.masked_sum((x * 2), ~m & n)\n"),
+        ("with_masked_results", "x\ny = (x * 2)[~m & n].sum()\n", "x\ny = indexing.masked_sum(x * 2, ~m & n)\n"),
         ("with_masked_results", "x\nx[x > 1] = -1.0\n", "x\nindexing.assign_where(x, x > 1, -1.0)\n"),
         ("with_masked_results", "x\nx[m] = y[m]  # those\n", "x\nindexing.assign_where(x, m, y)  # those\n"),
     ],

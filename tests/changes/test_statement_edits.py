@@ -85,6 +85,24 @@ def test_an_operator_that_takes_the_place_of_a_name_keeps_its_operands():
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("f(x).mean()", "f(x + 1).mean()"),
+        ("f(x).mean()", "f(x if x is not None else y).mean()"),
+        ("f(x)[i]", "f(x)[i + 1]"),
+        ("f(x, k=y)", "f(-x, k=y + 1)"),
+        ("x.mean()", "(x + 1).mean()"),
+        ("x[i]", "(x + 1)[i]"),
+        ("x * y", "x * (y + 1)"),
+    ],
+)
+def test_parentheses_stand_only_where_they_are_needed(before, after):
+    source = "x = y = i = f = None\nz = {}\n"
+    made = rewritten(source.format(before), [EditedStatement(2, f"z = {before}", f"z = {after}")])
+    assert made == source.format(after)
+
+
 def test_a_line_below_a_statement_and_imports_at_the_top():
     assert differing(
         (None, "", "import heapq"),

@@ -127,7 +127,7 @@ def test_a_diff_that_does_not_apply_here_is_not_written(diagnosed, after):
         ((), "-o report.html writes the whole diff"),
         (("report.txt",), "-o report.html writes the whole diff"),
         (("report.txt", "report.json"), "report.json has the whole diff"),
-        (("report.html",), "report.html has the whole diff"),
+        (("report.html",), "git apply report.change-1.fuse.diff makes the change"),
         (("missing/report.html",), "-o report.html writes the whole diff"),
     ],
 )

@@ -1,9 +1,9 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
-An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw (statements on several lines as one), the heads of the loops and functions around them with the names that these
-bind, the text of short functions with what their names are bound to, the numbers of the lines at which samples draw at
-random, where deques are indexed, credentials masked.
+An analysis quotes these: sources may lie elsewhere, or have changed. What is stored is little: the lines that the
+sampler saw (statements on several lines as one), the heads of the loops and functions around them with the names that
+these bind, the text of short functions with what their names are bound to, the numbers of the lines at which samples
+draw at random, where deques are indexed, credentials masked.
 """
 
 from __future__ import annotations

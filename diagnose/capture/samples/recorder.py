@@ -23,8 +23,9 @@ from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, RET
 # Which share of a result a sample uses: the rest of a large one need not be computed.
 #
 # A sample that cuts a result uses that part. It could compute the part alone if the same operation, on the same part
-# of what it reads, gives the same: that is tried, and what the operation reads is followed as long as it holds. A
-# result has the uses that ran, in whichever of the script's functions: code tells of each place that the recorder does
+# of what it reads, gives the same: that is tried, and what the operation reads is followed as long as it holds. What is
+# cut of a view, such as a rotated or mirrored one, is cut of the array that it is a view of. A result has the uses that
+# ran, in whichever of the script's functions: code tells of each place that the recorder does
 # not see a value go to.
 
 _LIBRARIES = frozenset({"numpy", "scipy", "torch"})  # whose Python functions may be called once more
@@ -57,6 +58,7 @@ class Cuts:
         self._readers: dict[int, list[Made]] = defaultdict(list)
         self._cuts: dict[int, list[tuple[Any, int]]] = defaultdict(list)  # what is taken, and the expression that does
         self._whole: set[int] = set()
+        self._views: dict[int, tuple[Any, Any]] = {}  # what has all elements of another array, and that array
         self._cut_by: dict[int, int] = {}  # expressions that cut, by the expression whose results they are cut of
         self._sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])  # elements used and all, by expression
 
@@ -65,9 +67,12 @@ class Cuts:
         if any(made.function is each for each in _BLIND) or _is_of_script(made.function):
             return
         self.use(*_parts(tuple(made.named.values())))  # such as what it writes into
+        if viewed := [each for each in made.read if _is_view(made.result, each)]:
+            self._view(made.result, viewed[0])
+            return
         is_followed = _size(made.result) >= 1024 and all(each is not made.result for each in made.read)
         for each in made.read:
-            if is_followed and _size(each) == _size(made.result):
+            if is_followed and _size(each) == _size(made.result) and id(each) not in self._views:
                 self._readers[id(each)].append(made)
             else:  # reduced, repeated, or written to
                 self.use(each)
@@ -76,12 +81,22 @@ class Cuts:
 
     def use(self, *held: Any) -> None:
         """Take notice that all of something is used, or may be."""
-        self._whole.update(id(each) for each in held if id(each) in self._made)
+        viewed = (self._views.get(id(each), (each, each))[1] for each in held)
+        self._whole.update(id(each) for each in viewed if id(each) in self._made)
+
+    def _view(self, view: Any, held: Any) -> None:
+        self._views[id(view)] = view, self._views.get(id(held), (held, held))[1]
 
     def cut(self, number: int, held: Any, at: Any, part: Any) -> None:
         """Take notice that an expression takes a part of something."""
         self.use(*_parts(at))
-        if id(held) in self._made and 0 < _size(part) < _size(held):
+        if _is_view(part, held):
+            self._view(part, held)
+            return
+        if id(held) in self._views:
+            held = self._views[id(held)][1]
+            at = _box(part, held)
+        if at is not None and id(held) in self._made and 0 < _size(part) < _size(held):
             self._cuts[id(held)].append((at, number))
         elif _size(part):
             self.use(held)
@@ -99,7 +114,7 @@ class Cuts:
             if found:
                 self._cut_by[made.number] = found[0][1]
             sums[1] += size
-        for each in (self._made, self._readers, self._cuts, self._whole):
+        for each in (self._made, self._readers, self._cuts, self._whole, self._views):
             each.clear()
 
     def used(self, number: int) -> float:
@@ -132,14 +147,20 @@ def _is_of_script(function: Callable[..., Any]) -> bool:
 
 def _is_by_part(made: Made, at: Any) -> bool:
     """Return whether an operation on a part of what it reads gives that part of its result."""
-    function, shape = made.function, made.result.shape
     if any(_size(each) for each in made.named.values()):  # such as what it writes into
         return False
+    # Operands of fewer elements are repeated, as a mean is, or belong to each part, as the factor of a product does.
+    return any(_gives_part(made, at, min_size) for min_size in (1, _size(made.result)))
+
+
+def _gives_part(made: Made, at: Any, min_size: int) -> bool:
+    """Return whether an operation on a part of its operands of at least so many elements gives that of its result."""
+    function, shape = made.function, made.result.shape
     try:
         owner = getattr(function, "__self__", None)
         if _size(owner):
             function = getattr(_part(owner, shape, at), function.__name__)
-        args = [_part(each, shape, at) if _size(each) else each for each in made.args]
+        args = [_part(each, shape, at) if _size(each) >= min_size else each for each in made.args]
         if not any(_size(each) == _size(made.result) for each in (owner, *made.args)):
             return False
         part, expected = function(*args, **made.named), made.result[at]
@@ -155,6 +176,28 @@ def _part(held: Any, shape: Sequence[int], at: Any) -> Any:
     if isinstance(held, np.ndarray):
         return np.array(np.broadcast_to(held, tuple(shape))[at])
     return held.expand(*shape)[at].clone()
+
+
+def _is_view(held: Any, of: Any) -> bool:
+    """Return whether an array has the elements of another one, in another order."""
+    are_arrays = isinstance(held, np.ndarray) and isinstance(of, np.ndarray) and held is not of
+    return are_arrays and 0 < _size(held) == _size(of) and np.may_share_memory(held, of)
+
+
+def _box(part: npt.NDArray[Any], of: npt.NDArray[Any]) -> tuple[slice, ...] | None:
+    """Return where a part of an array's memory is in the array, None if it is no box of it."""
+    if not np.may_share_memory(part, of) or min(of.strides) <= 0:
+        return None
+    length = {abs(step): num for step, num in zip(part.strides, part.shape, strict=True) if num > 1}
+    first = part.ctypes.data + sum(
+        step * (num - 1) for step, num in zip(part.strides, part.shape, strict=True) if step < 0
+    )
+    left, found = first - of.ctypes.data, dict[int, slice]()
+    for axis in sorted(range(of.ndim), key=lambda axis: -of.strides[axis]):
+        start, left = divmod(left, of.strides[axis])
+        found[axis] = slice(start, start + length.pop(of.strides[axis], 1))
+    box = tuple(found[axis] for axis in range(of.ndim))
+    return box if not length and of[box].size == part.size else None
 
 
 def _size(held: Any) -> int:

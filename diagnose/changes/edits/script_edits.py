@@ -483,7 +483,10 @@ def with_masked_results(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Mod
 def _masked_call(call: Any) -> cst.Call | None:  # of a call, whose function is an attribute
     if not m.matches(call, _REDUCED):
         return None
-    return _of_indexing(f"masked_{call.func.attr.value}", *_masked_parts(call.func.value))
+    value, mask = _masked_parts(call.func.value)
+    is_plain = isinstance(value, cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
+    value = value.with_changes(lpar=[], rpar=[]) if is_plain else value  # which an argument needs no parentheses for
+    return _of_indexing(f"masked_{call.func.attr.value}", value, mask)
 
 
 def _masked_assignment(line: cst.Assign) -> cst.Expr | None:

@@ -5,8 +5,8 @@ Only changes whose place is known are made: arguments of calls, a setting after 
 included. The file itself is not touched.
 
 A capture holds the calls that make loaders and optimizers, and their printed diffs need no file. The other edits need
-the source. Of those the script that the command was given is read, and files below the working folder that a finding
-of this very run names; nothing else is.
+the source. Of those the script of the recorded command is read, and files below the working folder that a finding
+names; nothing else is. A file in which a recorded line reads otherwise by now is left alone.
 
 It stays light, without libcst, until a script is edited.
 """
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +33,7 @@ from diagnose.model.locations import Where
 from diagnose.text.masking import mask_code
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Diagnosis, Prescription
+    from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 
 __all__ = [
     "OWN_EDIT",
@@ -43,6 +45,7 @@ __all__ = [
     "file_diff",
     "lines_of",
     "module_file",
+    "script_of",
     "with_diffs",
     "write_patch",
 ]
@@ -169,7 +172,14 @@ class _Texts:
 def module_file(name: str, folder: Path) -> Path | None:
     """Return the file that ``python -m`` runs for a module below the folder, None if it lies elsewhere."""
     path = folder.joinpath(*name.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
+    return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if os.path.isfile(file)), None)
+
+
+def script_of(command: str, folder: Path) -> Path | None:
+    """Return the file that a recorded command runs, if it lies in the folder where the command says."""
+    first, *others = shlex.split(command) or [""]
+    file = module_file(others[0], folder) if first == "-m" and others else folder / first
+    return file if file is not None and os.path.isfile(file) else None  # an odd name is no file
 
 
 def _text(path: Path) -> str:
@@ -225,14 +235,11 @@ def with_diffs(diagnosis: Diagnosis, script: Path | None, folder: Path | None = 
 
     Args:
         diagnosis: Has the prescriptions, some of them with a diff of calls that the capture holds.
-        script: The file that the command runs; None if no file is to be read but for the diffs that are there.
+        script: The file that the command runs; without one, files are edited whose lines the capture holds.
         folder: The working folder unless given.
     """
     here = folder or Path.cwd()
-    made = diagnosis.prescriptions
-    if script is not None:
-        made = tuple(_with_diff(diagnosis, p, script) for p in made)
-    found = tuple(_as_printed(here, p) for p in made)
+    found = tuple(_as_printed(here, _with_diff(diagnosis, p, script)) for p in diagnosis.prescriptions)
     if all(new is old for new, old in zip(found, diagnosis.prescriptions, strict=True)):
         return diagnosis
     further = tuple(p for p in diagnosis.also_possible if p.id not in {new.id for new in found})
@@ -248,26 +255,22 @@ def _as_printed(folder: Path, p: Prescription) -> Prescription:
     return replace(p, diff="", edits=(), trial_method="patch" if patch_of(p.id) else "by hand")
 
 
-def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescription:
+def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path | None) -> Prescription:
     edit = CHANGES[p.id].edit if p.id in CHANGES else None
     if p.diff or p.arguments.get("by_hand") or not isinstance(edit, AddStatement | EditLoop):
         return p
     other = p
     for file, name in _files(diagnosis, p, script):
-        if isinstance(edit, AddStatement) and not file.samefile(script):
+        if isinstance(edit, AddStatement) and (script is None or not file.samefile(script)):
             continue  # a setting of the whole process
-        made = _edited(diagnosis, p, file)
+        made = _edited(diagnosis, p, file, script)
         if made is None:
             continue
         before, after, why = made
         if after != before:
-            # The lines to edit: those that are replaced, else those after which something is added.
-            old, new = before.splitlines(), after.splitlines()
-            parts = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-            replaced = [first for kind, first, *_ in parts if kind in ("replace", "delete")]
-            before_added = [max(first - 1, 0) for kind, first, *_ in parts if kind == "insert"]
-            lines = (line for line in replaced or before_added if line < len(old))
-            edits = tuple(Where(name, line + 1, code=old[line].strip()) for line in lines)
+            edits = tuple(
+                replace(w, file=name) for w in _edited_lines(before, after, lines_of(diagnosis, p.rule, file))
+            )
             return replace(p, diff=file_diff(before, after, name), edits=edits)
         if isinstance(edit, EditLoop) and why and why == edit.gains_nothing:
             found = [f for f in diagnosis.findings if f.rule == p.rule]
@@ -275,22 +278,42 @@ def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescript
     return other
 
 
-def _files(diagnosis: Diagnosis, p: Prescription, script: Path) -> Iterator[tuple[Path, str]]:
+def _edited_lines(before: str, after: str, named: Sequence[int]) -> Iterator[Where]:
+    """Yield the lines that are replaced; without any, those that something is added to.
+
+    These are lines after which it is added, but for a line that is ``named`` and before which it is.
+    """
+    old = before.splitlines()
+    parts = difflib.SequenceMatcher(None, old, after.splitlines(), autojunk=False).get_opcodes()
+    replaced = [first + 1 for kind, first, *_ in parts if kind in ("replace", "delete")]
+    added = [first + 1 if first + 1 in named else max(first, 1) for kind, first, *_ in parts if kind == "insert"]
+    for line in dict.fromkeys(replaced or added):
+        if line <= len(old):
+            yield Where(line=line, code=old[line - 1].strip())
+
+
+def _files(diagnosis: Diagnosis, p: Prescription, script: Path | None) -> Iterator[tuple[Path, str]]:
     """Yield the script and the finding's own files, each with its name from the working folder."""
     here = Path.cwd().resolve()
-    named = [w.file for f in diagnosis.findings if f.rule == p.rule for w in f.where if w.file and not w.library]
-    beside = [script.parent / name for name in named]  # a module that is imported from there is named from there
-    for file in dict.fromkeys(path.resolve() for path in (script, *map(Path, named), *beside)):
-        if file.is_relative_to(here) and file.is_file() and file.stat().st_size <= 2_000_000:  # written by hand
+    named = [Path(w.file) for f in diagnosis.findings if f.rule == p.rule for w in f.where if w.file and not w.library]
+    # A module that is imported from the script's folder is named from there.
+    others = [script, *named, *(script.parent / name for name in named)] if script else named
+    for file in dict.fromkeys(path.resolve() for path in others if os.path.isfile(path)):
+        if file.is_relative_to(here) and file.stat().st_size <= 2_000_000:  # written by hand
             yield file, file.relative_to(here).as_posix()
 
 
-def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str, str] | None:
-    """Return the source before and after the edit, and why it is the same; None if the edit shows a credential."""
+def _edited(diagnosis: Diagnosis, p: Prescription, file: Path, script: Path | None) -> tuple[str, str, str] | None:
+    """Return the source before and after the edit, and why it is the same.
+
+    None if the file has changed since the recording, or the edit shows a credential.
+    """
     device = "cuda" if diagnosis.queue else "cpu"
     arguments = {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, file)}
     try:
         before = file.read_bytes().decode()
+        if not _is_as_recorded(diagnosis, file, before, otherwise=script is not None):
+            return None
         after, why = edited_source(before, file.name, p.id, arguments)
         ast.parse(after)
     except (OSError, ValueError, SyntaxError, UsageError):
@@ -300,13 +323,28 @@ def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str
     return (before, after, why) if is_safe else None
 
 
+def _is_as_recorded(diagnosis: Diagnosis, file: Path, text: str, *, otherwise: bool) -> bool:
+    """Return whether the lines that findings hold of a file are in it, ``otherwise`` if they hold none."""
+    lines = dict(enumerate(text.splitlines(), 1))
+    places = (w for f in diagnosis.findings for w in _places_in(file, f))
+    known = [(lines.get(w.line, "").strip(), w.code) for w in places if w.code and w.line]
+    # A statement on several lines is held as one, which begins with the first.
+    return all(line and code.startswith(mask_code(line)) for line, code in known) if known else otherwise
+
+
 def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
-    """Return the lines of the script that the rule's finding names, and those of its examples.
+    """Return the lines of the script that the rule's finding names, and those of its examples."""
+    found = (place for f in diagnosis.findings if f.rule == rule for place in _places_in(script, f))
+    return tuple(sorted({place.line for place in found if place.line}))
+
+
+def _places_in(file: Path, finding: Finding) -> Iterator[Where]:
+    """Yield the places of a finding and of its examples that are in a file.
 
     A trace's name of a file is data and no pattern: the end of its path is compared.
     """
-    parts = script.resolve().parts
-    found = [f for f in diagnosis.findings if f.rule == rule]
-    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
-    named = [(place.line, Path(place.file).parts) for place in places if place.line and place.file]
-    return tuple(sorted({line for line, name in named if parts[-len(name) :] == name}))
+    parts = file.resolve().parts
+    for place in (*finding.where, *(example.where for example in finding.examples)):
+        name = Path(place.file or "").parts
+        if name and parts[-len(name) :] == name:
+            yield place

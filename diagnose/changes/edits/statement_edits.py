@@ -12,13 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from diagnose.errors import DiagnoseError
-from diagnose.model.own_source import EditedStatement, parsed_statement, parsed_statements, span, spliced
+from diagnose.model.own_source import (
+    EditedStatement,
+    needs_parentheses,
+    parsed_statement,
+    parsed_statements,
+    span,
+    spliced,
+)
 
 __all__ = ["RewriteError", "rewritten"]
 
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
-_OPERATORS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Lambda, ast.NamedExpr, ast.Await)
-_BINDS_TIGHTLY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Subscript, ast.Call)
 
 _Part: TypeAlias = tuple[int, int, str]  # the first and last byte of a text, and what takes its place
 
@@ -254,7 +259,7 @@ def _has_place(node: ast.AST) -> bool:
 def _replaced(source: str, after: str, one: _Difference) -> _Part:
     start, end = _extent(after, one.new)
     text = after.encode()[start:end].decode()
-    if isinstance(one.new, _OPERATORS) and isinstance(one.within, _BINDS_TIGHTLY):
+    if needs_parentheses(one.new, one.old, one.within):
         text = f"({text})"
     return *_extent(source, one.old), text
 
