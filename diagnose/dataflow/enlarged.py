@@ -77,14 +77,14 @@ def enlarged_inputs(graph: Graph) -> tuple[EnlargedInput, ...]:
             enlarging = graph.operators[linear.part.enlarging[0]]
             calls[one.place, _line_before(enlarging, one)].append((saved, linear))
     found = []
-    for (place, enlarging), each in calls.items():
+    for (place, line), each in calls.items():
         rows = {j for _, linear in each for j in (linear.operator, *linear.part.operators)}
         work = graph.work([*rows, *(j for i in rows for j in graph.backward[i])])
         linear = max(each, key=lambda pair: pair[0])[1]
         record = EnlargedInput(
             work=work,
             map_line=place,
-            enlarging_line=enlarging,
+            enlarging_line=line,
             is_interpolated=any(_interpolates(graph.operators[j]) for j in linear.part.operators),
             num_rows=_num_rows(linear.rows, linear.axis),
             fewer=linear.part.rows,
