@@ -88,7 +88,7 @@ def _enlarged(flow: Flow) -> Iterator[Avoidable]:
         kind, makes = ("interpolated", "interpolates") if one.is_interpolated else ("joined", "makes")
         text = (
             f"The linear layer at {at(one.map_line)} multiplies {one.num_rows:,} rows, which {at(one.enlarging_line)} "
-            f"{makes} of {one.fewer:,}."
+            f"{makes} from the content of {one.fewer:,}."
         )
         title, lines = "A linear layer multiplies an enlarged input", (one.enlarging_line, one.map_line)
         yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable)

@@ -33,7 +33,7 @@ class EnlargedInput(NamedTuple):
     enlarging_line: Frame | None  # in a function that has both, if there is one
     is_interpolated: bool
     num_rows: int  # of the input of the longest call
-    fewer: int  # rows that it is made of, of all parts
+    fewer: int  # such rows that have as many elements as all that it is made of
     avoidable: float  # share of the work's time
 
 
@@ -41,7 +41,6 @@ class _Part(NamedTuple):
     """Columns of a value, and what makes them of fewer rows."""
 
     elements: int  # of what they are made of
-    rows: int
     operators: tuple[int, ...] = ()  # linear ones in between
     enlarging: tuple[int, ...] = ()
 
@@ -87,7 +86,7 @@ def enlarged_inputs(graph: Graph) -> tuple[EnlargedInput, ...]:
             enlarging_line=line,
             is_interpolated=any(_interpolates(graph.operators[j]) for j in linear.part.operators),
             num_rows=_num_rows(linear.rows, linear.axis),
-            fewer=linear.part.rows,
+            fewer=linear.part.elements // linear.rows.shape[linear.axis],
             avoidable=min(sum(saved for saved, _ in each) / max(graph.time(work.operators), 1), 1.0),
         )
         found.append(record)
@@ -159,8 +158,7 @@ def _seen(parts: _Parts, i: int, use: Use, axis: int) -> _Part:
     if made is not None:
         return made
     elements = num_elements(size for size, step in zip(use.shape, use.stride, strict=True) if step)
-    rows = elements // max(use.shape[axis], 1)
-    return _Part(elements, rows, enlarging=(i,) if rows < _num_rows(use, axis) else ())
+    return _Part(elements, enlarging=(i,) if elements < num_elements(use.shape) else ())
 
 
 def _made(graph: Graph, parts: _Parts, i: int, axis: int) -> _Part | None:
@@ -169,13 +167,15 @@ def _made(graph: Graph, parts: _Parts, i: int, axis: int) -> _Part | None:
     sources = _sources(one, axis)
     if not sources or not all(use.stride[at] for use, at in sources):
         return None
-    num_rows, found = _num_rows(one.writes[0], axis), [_seen(parts, i, *source) for source in sources]
-    found = [part if part.enlarging or part.rows >= num_rows else part._replace(enlarging=(i,)) for part in found]
+    num_rows, found = _num_rows(one.writes[0], axis), list[_Part]()
+    for use, at in sources:
+        part = _seen(parts, i, use, at)
+        is_known = bool(part.enlarging) or part.elements >= num_rows * use.shape[at]
+        found.append(part if is_known else part._replace(enlarging=(i,)))
     # What makes rows of fewer comes before what also sums them up.
     enlarging = sorted((j for part in found for j in part.enlarging), key=lambda j: _combines(graph.operators[j]))
     return _Part(
         elements=sum(part.elements for part in found),
-        rows=sum(part.rows for part in found),
         operators=_distinct((i, *(j for part in found for j in part.operators))),
         enlarging=_distinct(enlarging),
     )

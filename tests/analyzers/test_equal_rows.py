@@ -48,5 +48,6 @@ def test_a_convolution_of_single_pixels_after_an_interpolation(recording):
     assert finding.facts["kind"] == "interpolated"
     assert [place.line for place in finding.where] == [2, 3]
     assert finding.evidence[-1] == (
-        "The linear layer at line 3 of train.py multiplies 64 rows, which line 2 of train.py interpolates of 16."
+        "The linear layer at line 3 of train.py multiplies 64 rows, which line 2 of train.py interpolates from the "
+        "content of 16."
     )
