@@ -46,7 +46,6 @@ META = RuleMeta(
     changes=("fused-optimizer", "foreach-optimizer"),
     inflated=True,
     cause="host-work",
-    also=("clip-in-update",),
 )
 # Tensors that are read or written for each parameter by the eight operations of one update (mul, lerp, mul, addcmul,
 # sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two

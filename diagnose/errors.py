@@ -17,20 +17,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = [
-    "DEBUG",
-    "BudgetEndedError",
-    "CaptureError",
-    "DiagnoseError",
-    "InputError",
-    "NotATraceError",
-    "OriginalsChangedError",
-    "OutputError",
-    "UsageError",
-    "is_debugging",
-    "missing_extra",
-]
-
 DEBUG = "DIAGNOSE_DEBUG"  # the environment variable under which a fault of diagnose itself is shown in full
 
 

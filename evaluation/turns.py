@@ -26,7 +26,7 @@ from statistics import median
 from diagnose.model.diagnosis import Trial
 from diagnose.trials.by_turns import by_turns
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, run_folder
+from diagnose.trials.launch import EndedBySignal, ended_by_signals, run_folder
 from diagnose.trials.runs import Command, Runner
 from diagnose.trials.turn_process import TurnProcess
 

@@ -10,6 +10,8 @@ When it does not help
 
 What to watch
     The file is not there yet when `save` returns: call `wait` before what reads, copies, moves, uploads or removes it.
+    With ``waits_before_use=True`` that is done for what this process opens, lists, moves or removes, before it starts a
+    program and before it connects to another one. What it asks of a process that runs already is not seen.
     A process that ends by itself waits for the last file. If that could not be written, it prints why and ends with
     an exit code that is not 0, also without `close`; ``os._exit`` and signals end it at once.
 
@@ -54,6 +56,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from diagnose.kernels._atomic_write import atomic_write
+from diagnose.kernels._file_uses import before_use, never_waits
 from diagnose.kernels._unwritten import forget, watch
 
 __all__ = ["BackgroundSaver"]
@@ -65,6 +68,7 @@ class BackgroundSaver:
     As ``torch.save`` does, it follows links, writes into devices and pipes, and leaves a file its mode and owner.
     `save_sharded` does the same for a folder of all ranks' parts. At most ``max_pending`` files are being written; a
     further `save` waits for the oldest. An error of a write is raised by the next `save`, or by `wait`.
+    ``waits_before_use`` lets this process wait by itself before it uses a file, and with several ranks in `save`.
 
     Raises:
         ValueError: ``max_pending`` is less than one.
@@ -74,12 +78,15 @@ class BackgroundSaver:
     _written: Sequence[torch.UntypedStorage]  # copies whose files are written: the next ones go there
     _group: dist.ProcessGroup | None
 
-    def __init__(self, *, max_pending: int = 1) -> None:
+    def __init__(self, *, max_pending: int = 1, waits_before_use: bool = False) -> None:
         if max_pending < 1:
             raise ValueError(f"BackgroundSaver needs max_pending >= 1, not {max_pending}.")
         self.max_pending = max_pending
         self._is_closed = False
         self._start()
+        self._waits_before_use = waits_before_use
+        if waits_before_use:
+            before_use(self.wait)
 
     def save(self, obj: Any, path: str | os.PathLike[str]) -> None:  # whatever torch.save takes
         """Copy ``obj`` to the host and start to write it; return when the copy is made.
@@ -98,6 +105,8 @@ class BackgroundSaver:
         copied, self._written = copies.of(obj), ()
         path = Path(path).absolute()
         self._add(_Pending(self._pool.submit(_write, copied, path), path, copies.made))
+        if self._waits_before_use and dist.is_initialized() and dist.get_world_size() > 1:
+            self.wait()  # another rank may use the file after the next exchange
 
     def save_files(
         self, state: Mapping[str, Tensor], folder: str | os.PathLike[str], *, max_bytes: int = 5 << 30
@@ -150,7 +159,7 @@ class BackgroundSaver:
     def _start(self) -> None:
         """Make the thread, which another process does not have; files that are not written yet are its parent's."""
         self._process = os.getpid()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
+        self._pool = ThreadPoolExecutor(1, "save-checkpoint", never_waits)
         self._pending, self._written, self._group = deque(), (), None
 
     def _add(self, pending: _Pending) -> None:
@@ -173,8 +182,8 @@ class BackgroundSaver:
         """
         if self._process != os.getpid():
             self._start()
-        needed = None if path is None else Path(path).absolute()
-        while any(needed in (None, pending.path, *pending.path.parents) for pending in tuple(self._pending)):
+        needed = None if path is None or not self._pending else Path(os.path.realpath(path))
+        while any(needed in (None, each, *each.parents) for each in [pending.target for pending in self._pending]):
             self._finish_oldest()
 
     def _finish_oldest(self) -> None:
@@ -227,6 +236,11 @@ class _Pending(NamedTuple):
     writing: Future[Any]
     path: Path
     copies: Sequence[torch.UntypedStorage] = ()
+
+    @property
+    def target(self) -> Path:
+        """Return the file behind links."""
+        return Path(os.path.realpath(self.path))
 
 
 class _Copies:

@@ -22,28 +22,6 @@ from diagnose.reports.rule_labels import CATEGORIES, PALETTE, PARTS
 from diagnose.reports.saving_words import certainty_words
 from diagnose.text.plain_text import clean, middle, one_line
 
-__all__ = [
-    "NO_PICTURE",
-    "RIGHT",
-    "Axis",
-    "Svg",
-    "achieved",
-    "colour_of",
-    "contrast",
-    "in_order",
-    "legible",
-    "log_ticks",
-    "loss_chart",
-    "memory_chart",
-    "roofline_chart",
-    "steps_chart",
-    "ticks",
-    "tones",
-    "track_words",
-    "trial_chart",
-    "trial_name",
-]
-
 # Colours that can be told from the page in both themes: at least 3:1 against white and against the dark page.
 
 PAGES = ("#ffffff", "#1b1f25")  # the lightest and the lightest dark background that a mark lies on

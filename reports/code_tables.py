@@ -16,8 +16,6 @@ from diagnose.reports.language import tr, translated
 from diagnose.reports.text_charts import note, table, title
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["Column", "aside", "by_class", "cell", "columns", "label", "short", "tables"]
-
 MAX_CODE_ROWS = 8
 MIN_NAME_WIDTH, MAX_NAME_WIDTH = 24, 44  # columns: of fewer a name does not show what it is
 

@@ -15,17 +15,6 @@ from diagnose.model.charts import Gap, Picture, Span
 from diagnose.model.diagnosis import Diagnosis, Where
 from diagnose.text.plain_text import one_line
 
-__all__ = [
-    "Table",
-    "collapsed",
-    "csv_table",
-    "findings_table",
-    "kernels_table",
-    "perfetto",
-    "scalars",
-    "speedscope",
-]
-
 DEVICE, HOST_PART, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
 DEVICE_LANE = "GPU "  # how the lanes of streams begin
 Value: TypeAlias = str | float | int | None

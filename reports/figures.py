@@ -27,8 +27,6 @@ from diagnose.text.plain_text import middle
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["NAMES", "figure", "figures", "write_figures"]
-
 MAX_NAME = 60  # characters of a kernel's name
 _LOSS = PARTS["idle"].colour
 

@@ -11,8 +11,6 @@ from diagnose.reports.format import line_of, percent, plural
 from diagnose.reports.language import tr, translated
 from diagnose.text.plain_text import middle
 
-__all__ = ["flow_chart", "flow_rows", "flow_title"]
-
 ROW, HEADER, GAP = 22.0, 26.0, 18.0  # heights
 NODE, NAME, SHAPE, INPUTS, SHARE = 90.0, 106.0, 280.0, 480.0, 752.0  # where columns lie
 FIRST_ARC, ARC, MAX_ARC = 14.0, 6.0, 100.0  # how far an arc bends to the left, and how much more for each row between

@@ -62,8 +62,6 @@ from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import clean, middle, whole_line
 
-__all__ = ["Basis", "environment", "render", "render_forecasts", "render_page", "texts_of_script"]
-
 # The frame of every page: one file that needs nothing else, with its styles, its scripts and their hashes.
 #
 # Everything is escaped by the templates; the page's content security policy lets only the scripts run whose hashes it
@@ -176,14 +174,6 @@ def _hash(script: str) -> str:
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
-MAX_GAP_WORK = 40  # rows of what filled the gaps
-MAX_TABLE_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
-
-
-MAX_READING_PARTS = 4  # of a reading that the page lists
-MIN_FILLED_IDLE = 0.1  # of the step: what fills less idle time is folded
-
-
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     whole, d = d, coloured(localized(d))
@@ -194,8 +184,10 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         answered = dict.fromkeys([d.dominant, *(card.prescription.rule for card in first.cards)])
         in_order = sorted(picture.flames, key=lambda flame: [*answered, flame.cause].index(flame.cause))
         timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(in_order, d.legends)
-    causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_TABLE_RANKS)
+    # The table has more rows only if more ranks are late; the heat map shows every rank.
+    causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, 32)
     rows = finding_rows(d, first.each)
+    # What fills less than a tenth of the step is folded.
     return render_page(
         "page.html",
         scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],
@@ -220,7 +212,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         drawn=charts,
         is_full=d.verdict == "kernel-bound" or d.dominant is None,
         has_combinations=d.waterfall is not None and len(d.waterfall.forecasts) > 2,
-        fills_gaps=d.partition is None or d.partition.idle >= MIN_FILLED_IDLE,
+        fills_gaps=d.partition is None or d.partition.idle >= 0.1,
         timeline=timeline,
         flames=flames,
         flame_causes={flame.cause for flame in picture.flames if flames},
@@ -377,7 +369,7 @@ def _gap_work(picture: Picture) -> list[GapWork]:
         gaps.sort(key=lambda gap: gap.start_ns - gap.end_ns)
         place = next(filter(None, (gap.place for gap in gaps)), "")
         rows.append(GapWork(cause, detail, place, len(gaps), sum(gap.end_ns - gap.start_ns for gap in gaps)))
-    return sorted(rows, key=lambda row: -row.total_ns)[:MAX_GAP_WORK]
+    return sorted(rows, key=lambda row: -row.total_ns)[:40]
 
 
 def _places(d: Diagnosis) -> dict[str, str]:
@@ -400,7 +392,7 @@ def _simple(samples: Mapping[str, object]) -> list[tuple[str, object]]:
 def _is_simple(value: object) -> bool:
     if isinstance(value, dict | list | tuple):
         parts = value.values() if isinstance(value, dict) else value
-        return len(value) <= MAX_READING_PARTS and all(map(_is_simple, parts))
+        return len(value) <= 4 and all(map(_is_simple, parts))
     return isinstance(value, int | float | str) and value != ""
 
 

@@ -9,8 +9,6 @@ from diagnose.model.job import Job
 from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr
 
-__all__ = ["NO_JOB", "job_sentences", "left_out", "worst_first"]
-
 NO_JOB = Job(0, 0, 0.0, ())
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis, Finding, Trial
     from diagnose.model.job import CollectiveSummary, Job
 
-__all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
-
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 SCHEMA_VERSION = 1

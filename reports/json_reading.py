@@ -31,8 +31,6 @@ from diagnose.model.limits import TrialMethod
 from diagnose.model.records import decode
 from diagnose.reports.json import SCHEMA_VERSION
 
-__all__ = ["from_json", "is_report"]
-
 REMEDY = "Write it again with --json."
 ROUNDING = 1e-6  # by which shares of earlier releases left their range
 

@@ -43,7 +43,6 @@ _ENTRY = re.compile(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)(!t)?\}")
 _ENDS: Final = re.compile(r"(?<=[.;]) (?=\S)")
 _HEAD: Final = 4  # characters that sentences are looked up by
-MIN_LETTERS: Final = 6  # of a text beside its placeholders: one of fewer would be found in others
 _TOUCHING: Final = r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9<>])|(?<=[A-Za-z0-9%])(?=[\u4e00-\u9fff])"
 """Between Chinese and Latin characters, where good typesetting has a space."""
 _COUNT: Final = re.compile(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
@@ -115,7 +114,8 @@ def _patterns(name: str) -> Mapping[str, list[tuple[re.Pattern[str], str]]]:
     """Return the texts with placeholders as patterns, by how they begin, the most specific first."""
     found: dict[str, list[tuple[re.Pattern[str], str]]] = {}
     texts = _texts(name)
-    filled = (e for e in texts if _PLACEHOLDER.search(e) and (_letters(e) >= MIN_LETTERS or e.endswith(".")))
+    # A text with fewer letters besides its placeholders would be found in others.
+    filled = (e for e in texts if _PLACEHOLDER.search(e) and (_letters(e) >= 6 or e.endswith(".")))
     for english in sorted(filled, key=_letters, reverse=True):
         start = english.partition("{")[0][:_HEAD]
         found.setdefault(start, []).append((_pattern(english), texts[english]))

@@ -12,8 +12,6 @@ from diagnose.reports.language import tr
 from diagnose.reports.saving_words import behind, factor_words, measured_words, saving
 from diagnose.text.plain_text import one_line, whole_line
 
-__all__ = ["as_markdown", "outcome"]
-
 
 def as_markdown(d: Diagnosis, a: Answer) -> str:
     """Return headline, steps and actions, and what it was recorded on."""

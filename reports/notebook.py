@@ -16,10 +16,7 @@ from diagnose.reports import html, text
 from diagnose.reports.format import plural
 from diagnose.reports.language import tr
 
-__all__ = ["MAX_CELL_BYTES", "render"]
-
 MAX_CELL_BYTES = 400_000  # of one cell's output: of most recordings it is 60 to 320 kB
-TEXT_RESERVE_BYTES = 10_000  # of these, for what stands around a text: a path of 4,096 bytes at most, twice
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
 PLAIN = '<pre style="max-height: 800px; overflow: auto">{}</pre>'
 HOW = '<p>{} <code>diagnosis.to_html("report.html")</code> writes the whole report.</p>'
@@ -35,7 +32,8 @@ def render(d: Diagnosis, pages: Sequence[Path] = ()) -> str:
 def _as_text(d: Diagnosis) -> str:
     """Return the report of the terminal, as many lines as there is room for."""
     lines = escape(text.render(d)).split("\n")
-    room = MAX_CELL_BYTES - TEXT_RESERVE_BYTES
+    # The rest is for what stands around a text: a path of 4,096 bytes at most, twice.
+    room = MAX_CELL_BYTES - 10_000
     ends = accumulate(len(line.encode()) + 1 for line in lines)
     kept = sum(end <= room for end in ends)
     rest = ["… " + tr("and {left} more", left=plural(len(lines) - kept, "line"))] if kept < len(lines) else []

@@ -14,14 +14,9 @@ from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr, translated
 from diagnose.text.plain_text import middle
 
-__all__ = ["aligned_chart", "arrival_chart", "lateness_chart", "rank_chart"]
-
 CALM, WAITS, MOVES, LATE = "#5b7fa6", "#b9770e", "#3f8f8c", "#d0454c"
 NAMES = 90.0  # units at the left, for the names of ranks
-MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own
 MIN_ROW_SHARE = 0.01  # of the step, on one rank at least: less is no row of the heat map
-MAX_LATE_ROWS = 24  # of the heat map of lateness, the worst: each row has its rank's number beside it
-MAX_COLUMNS = 200  # of it: of more steps several share one, as narrower cells cannot be told apart
 LEVELS = 5  # of the heat map's shades
 
 
@@ -53,7 +48,7 @@ def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> M
         most = percent(max(s.get(name, 0.0) for s in shares))
         svg.text(left - 8, top + 14, f"{middle(translated(name), 24)} {most}", "end")
         _heat(svg, [s.get(name, 0.0) for s in shares], (left, top, each, cell), colour_of(name, legends))
-    if len(ranks) <= MAX_NAMED_RANKS:
+    if len(ranks) <= 64:  # beyond it a rank's column is too narrow for a title of its own
         for i, rank in enumerate(ranks):
             title = tr("rank {num}, step {time}: ", num=rank.rank, time=duration(rank.step_ns)) + ", ".join(
                 f"{translated(name)} {percent(shares[i][name])}" for name in rows if shares[i].get(name, 0) > 0
@@ -102,9 +97,11 @@ def lateness_chart(j: Job, step_ns: float) -> Markup | None:
 
     None where there is one step, or where nobody was later than 1 % of the step.
     """
-    rows = [r for r in j.rows if any(ns is not None for ns in r.by_step_ns)][:MAX_LATE_ROWS]
+    # The worst: each row has its rank's number next to it.
+    rows = [r for r in j.rows if any(ns is not None for ns in r.by_step_ns)][:24]
     num = min((len(r.by_step_ns) for r in rows), default=0)
-    each = -(-num // MAX_COLUMNS) or 1  # steps of one column
+    # Of more steps several share a column: narrower cells cannot be told apart.
+    each = -(-num // 200) or 1  # steps of one column
     values = [_latest(r, num, each) for r in rows]
     highest = max((ns for row in values for ns in row), default=0.0)
     if num < 2 or highest < MIN_ROW_SHARE * step_ns:
@@ -178,7 +175,6 @@ def arrival_chart(j: Job) -> Markup | None:
 # One step of the late, the median and the fastest rank on one clock: who comes late, and where the others wait.
 
 RANK_ROW, BAR = 66.0, 20.0  # heights: of a rank with its step, its collectives and its causes; of a collective
-MAX_TITLED = 40  # collectives of a rank that show their numbers under the mouse, the longest
 
 
 def aligned_chart(step: AlignedStep) -> Markup:
@@ -237,7 +233,8 @@ def _row(svg: Svg, rank: AlignedRank, x: Axis, top: float) -> None:
         boxes = [f"M{left:.1f},{under:.1f}h{width:.1f}v{BAR:.1f}h{-width:.1f}z" for left, width in widths]
         if boxes:
             svg.parts.append(f'<path d="{"".join(boxes)}" fill="{legible(colour)}"/>')
-    for c in sorted(rank.collectives, key=lambda c: -(c.waiting_ns + c.transfer_ns))[:MAX_TITLED]:
+    # The longest show their numbers under the mouse.
+    for c in sorted(rank.collectives, key=lambda c: -(c.waiting_ns + c.transfer_ns))[:40]:
         whole, waiting, transfer = c.waiting_ns + c.transfer_ns, duration(c.waiting_ns), duration(c.transfer_ns)
         words = tr("{name}: waits {waits}, transfer {time}", name=c.name, waits=waiting, time=transfer)
         at = x(c.start_ns / 1e6)

@@ -9,12 +9,6 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import WORK, Legend
 from diagnose.reports.language import tr
 
-__all__ = [
-    "CATEGORIES", "PALETTE", "PARTS", "PATH", "PHASES", "TABULAR", "TERMS", "coloured", "glossary", "part_colours",
-    "shown_phases",
-]  # fmt: skip
-
-
 PARTS = {
     "compute": Legend("computing", "#5b7fa6"),
     "exposed_communication": Legend("communicating, computing nothing meanwhile", "#3f8f8c"),

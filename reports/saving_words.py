@@ -10,10 +10,6 @@ from diagnose.model.diagnosis import Prescription, Trial
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr
 
-__all__ = [
-    "behind", "certainty_words", "factor_range", "factor_words", "gain", "measured_words", "saving", "unpredicted",
-]  # fmt: skip
-
 CERTAINTY = {
     "no difference": "no difference",
     "probably faster": "no certain difference, probably faster",

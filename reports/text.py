@@ -53,11 +53,8 @@ from diagnose.reports.text_findings import Layout, findings
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, middle, one_line
 
-__all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
-
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
-ANSWER_LINES = 20
 LEAST = (
     *(Form(0, is_brief=True, num_trials=num, has_gap=False) for num in range(4, -1, -1)),
     *(Form(0, is_brief=True, num_trials=0, has_gap=False, num_cautions=num) for num in (3, 2, 1)),
@@ -70,9 +67,7 @@ BRIEF = (
     *LEAST,
 )
 BAR_CELLS, FORECAST_CELLS, MIN_BAR_CELLS = 10, 30, 4  # of fewer cells a bar shows little
-KERNEL_NUMBERS_WIDTH = 52  # of the columns of a kernel before its name
 MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
-NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MARKS = "█▓▒░"  # of the partition's fields
@@ -110,7 +105,7 @@ def render_answer(
     text = ""
     for form in (*FULL, *([Form()] if d.trials else []), *BRIEF):  # what was measured comes before code
         text = _printed(_answer(here, layout, form), layout.width, colour=colour)
-        if text.count("\n") <= ANSWER_LINES:
+        if text.count("\n") <= 20:
             break
     return text
 
@@ -183,7 +178,7 @@ def _parts(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
     is_full = d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2
     if d.kernels and (layout.verbose or is_full):
         yield title(tr("Kernels"), tr("where the device's time goes; shares of the time of all its tasks"))
-        yield _kernels(d.kernels, max(layout.width - KERNEL_NUMBERS_WIDTH, 20))
+        yield _kernels(d.kernels, max(layout.width - 52, 20))  # the columns before a kernel's name
     yield from code_tables.tables(d.code, layout.width) if d.code is not None else ()
     yield from _cross_check(d.cross_check)
     if d.waterfall is not None and first.shows_savings:
@@ -315,7 +310,8 @@ def _cause_row(idle: list[dict[str, float]], keys: Mapping[str, tuple[str, str]]
     row = Text(padded("  " + tr("cause"), LABEL_WIDTH), style="dim")
     for column in idle:
         cause = max(column, key=lambda name: column[name], default="")
-        row.append(*(keys.get(cause, ("?", "dim")) if sum(column.values()) >= NAMED_SHARE else (" ", "")))
+        # Less idle time than a quarter of a column is shown by its shade only.
+        row.append(*(keys.get(cause, ("?", "dim")) if sum(column.values()) >= 0.25 else (" ", "")))
     return row
 
 

@@ -30,11 +30,7 @@ from diagnose.reports.text_charts import (
 from diagnose.reports.text_findings import Layout, code_block, code_lines
 from diagnose.text.plain_text import one_line
 
-__all__ = ["Form", "first_screen"]
-
 TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
-BESIDE_BAR = 50  # columns: its name and the step before it, the factor and its range after it
-MAX_BAR_PARTS = 4
 BAR_INDENT = 17  # columns before what a bar consists of
 UNBROKEN = (
     r"(?<=\bafter) (?=change)|"
@@ -116,7 +112,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     """Yield what the run loses, the step now with what it consists of, and the step possible, in proportion."""
     if a.now_ns <= 0:
         return
-    room = max(width - BESIDE_BAR, 10)
+    room = max(width - 50, 10)  # columns: its name and the step before it, the factor and its range after it
     yield Text("")
     yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red" if a.cards else "blue"))
     if a.parts:
@@ -139,7 +135,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
 def _bar_parts(parts: Sequence[tuple[str, float]], room: int) -> str:
     """Return the largest parts of a bar with their shares, at most four and as many as fit in one line."""
     words = ", ".join(f"{translated(one_line(name))} {percent(share)}" for name, share in parts)
-    if len(parts) == 1 or (len(parts) <= MAX_BAR_PARTS and cell_len(words) <= room):
+    if len(parts) == 1 or (len(parts) <= 4 and cell_len(words) <= room):
         return unbroken(words)
     smallest = min(parts, key=lambda part: part[1])
     return _bar_parts([part for part in parts if part != smallest], room)

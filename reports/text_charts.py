@@ -19,11 +19,6 @@ from diagnose.model.charts import Gap, Picture
 from diagnose.model.locations import Where
 from diagnose.text.plain_text import whole_line
 
-__all__ = [
-    "NO_BREAK", "bar", "cause_shares", "cells", "command", "depth_columns", "idle_columns", "listed", "note",
-    "padded", "place_style", "shades", "sparkline", "table", "title", "unbroken",
-]  # fmt: skip
-
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _SHADES = "·░▒▓█"
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")

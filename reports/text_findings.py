@@ -20,12 +20,6 @@ from diagnose.reports.saving_words import gain, measured_words
 from diagnose.reports.text_charts import listed, note, place_style, title
 from diagnose.text.plain_text import clean, middle, one_line
 
-__all__ = ["Layout", "code_block", "code_lines", "findings"]
-
-MAX_FINDINGS = 5
-MAX_CODE_LINES = 12
-MAX_SHORT_LINES = 4  # of an alternative
-MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of several arguments
 MAX_ALSO = 4  # further changes of a finding, by id
 COMMENTED = r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$"
 
@@ -54,7 +48,7 @@ def findings(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
     of_cards = {card.finding for card in a.cards}  # their code is printed here
     noted = [row for row in rows if not (layout.verbose or row.finding.worth_ns or a.record_again)]
     rows = tuple(row for row in rows if row not in noted)
-    shown = [row for row in rows if layout.verbose or row.number <= MAX_FINDINGS or row.number in of_cards]
+    shown = [row for row in rows if layout.verbose or row.number <= 5 or row.number in of_cards]
     for row in shown:
         yield listed(str(row.number), *_finding(row, d, a.each, layout))
     if len(rows) > len(shown):
@@ -94,12 +88,13 @@ def _finding(row: FindingRow, d: Diagnosis, each: Mapping[str, Prediction], layo
     if row.fix is not None:
         name, gained = tr("fix") if finding.worth_ns else tr("try"), _gained(row.fix, d, each)
         yield Text.assemble((f"{name} ", "dim"), (one_line(row.fix.title), "green"), (gained and f"  {gained}", "dim"))
-        most = MAX_DIFF_LINES if row.fix.diff else MAX_CODE_LINES
+        # With the neighbours of each changed line: two calls of several arguments.
+        most = 16 if row.fix.diff else 12
         yield from _details(row.fix, layout, code_lines(row.fix), most)
     if row.alternative is not None:
         name, gained = one_line(translated(row.alternative.title)), _gained(row.alternative, d, each)
         yield Text(tr("or  {title}  {gain}", title=name, gain=gained), style="dim")
-        yield from _details(row.alternative, layout, code_lines(row.alternative, neighbours=0), MAX_SHORT_LINES)
+        yield from _details(row.alternative, layout, code_lines(row.alternative, neighbours=0), 4)
     for p in row.refuted:
         words = f"{one_line(translated(p.title))}  {_gained(p, d, {})}"
         yield Text(tr("tried  {change}", change=words), style="dim")

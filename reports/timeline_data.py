@@ -27,8 +27,6 @@ from diagnose.reports.rule_labels import CATEGORIES
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["LARGEST", "NOTES", "Data", "flame_data", "frame_text", "levels", "packed", "timeline_data"]
-
 Data: TypeAlias = dict[str, object]
 
 MAX_LEVELS = 8  # rows of a lane whose spans carry no nesting; what nests deeper shares the last one

@@ -110,7 +110,7 @@ def _rules_page() -> Iterator[str]:
 def _changes_page() -> Iterator[str]:
     yield CHANGES_HEAD.format(changes=len(CHANGES), provable=len(provable()))
     for name, change in CHANGES.items():
-        page = parse_page(CHANGES.module(name).__doc__ or "")
+        page = parse_page(CHANGES.page(name))
         does, watch = (text for _, text in page.sections)
         yield f"### {name}\n\n{page.summary} {does}\n"
         yield from (f"- **Watch**: {watch}", f"- **Numbers**: {_numbers(change)}.", f"- {' '.join(_made(change))}", "")

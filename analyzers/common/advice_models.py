@@ -18,8 +18,6 @@ from diagnose.tables.names import BACKWARD
 from diagnose.tables.op_launches import host_time_behind_first
 from diagnose.text.numbers import percent
 
-__all__ = ["Model", "fused_attention", "vectorised_loop", "with_launches"]
-
 Model: TypeAlias = Callable[[Tables, Finding], Effect | None]
 
 MAX_SMALL_NS = 20_000  # of a kernel: the kernels of one row each become one

@@ -20,8 +20,6 @@ from diagnose.model.locations import FRAME, INSTALLED
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["MIN_LINE_SAMPLES", "BatchOrder", "batch_order", "makes_iterators"]
-
 _LOADER = r"torch/utils/data/dataloader\.py\(\d+\): "
 _NEXT, _CHOOSES = re.compile(f"{_LOADER}__next__$"), re.compile(f"{_LOADER}_next_index$")
 _BEGINS = re.compile(f"{_LOADER}(_get_iterator|_reset)$")

@@ -23,21 +23,6 @@ from diagnose.tables.names import BACKWARD
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = [
-    "IdleGaps",
-    "IdleRule",
-    "calls_inside",
-    "idle_finding",
-    "idle_gaps_of",
-    "in_steps",
-    "in_those",
-    "of_recording",
-    "of_whole",
-    "pieces_of",
-    "thread_of",
-    "worth_claiming",
-]
-
 _RUNS_BACKWARD = r"\.backward\(|autograd\.grad\("
 _EACH = r"(?<! of) a step\b"
 

@@ -13,8 +13,6 @@ from diagnose.model.assignments import StoredSource, assigned, name_of
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import OwnSource
 
-__all__ = ["MissedCache", "made_once", "missed_cache"]
-
 _LIBRARIES = frozenset({"torch", "np", "numpy", "math"})  # imported at the top, whatever else the file defines
 
 

@@ -14,9 +14,6 @@ from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
-
-
 SHAPES_DOUBT = "without the shapes of operators, which kernels read what others write is inferred"
 
 

@@ -27,8 +27,6 @@ from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["loading_evidence", "loading_facts", "restart_share"]
-
 MIN_RESTARTED = 0.9  # of the calls: with epochs of a few batches some go on
 _ORDERS = ("aten::randperm", "aten::multinomial")
 _BEGIN = r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$"

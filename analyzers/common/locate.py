@@ -30,19 +30,6 @@ from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MAR
 from diagnose.tables.python_calls import PASSES_ON
 from diagnose.tables.step_calls import Call
 
-__all__ = [
-    "enclosing_operators",
-    "line_at",
-    "locate",
-    "locate_one",
-    "place_of_call",
-    "places_of",
-    "ranked_places",
-    "sampled_lines",
-    "seen_during",
-    "source_line",
-]
-
 UNFINISHED = "Unfinished"  # before the mark of a step that the recording ended in
 MAX_LINES_APART = 2  # of one loop
 _MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")

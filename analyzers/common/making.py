@@ -18,8 +18,6 @@ from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
 
-__all__ = ["Making", "lines_that_make", "making_time"]
-
 _TAKES_OVER = frozenset({"from_numpy", "tensor", "as_tensor", "asarray", "Tensor", "FloatTensor", "LongTensor"})
 
 

@@ -27,21 +27,6 @@ from diagnose.tables.roofline import device_of
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
 
-__all__ = [
-    "ACTIVATIONS",
-    "BEFORE",
-    "GRADIENTS",
-    "GROWING",
-    "INPUT",
-    "KEPT",
-    "OPTIMIZER",
-    "PARAMETERS",
-    "WORKSPACE",
-    "driver_evidence",
-    "forward_ns",
-    "memory_of",
-]
-
 BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from before (buffers and others)"
 ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
 NEVER = np.iinfo(np.int64).max  # a block that the recording's end finds held

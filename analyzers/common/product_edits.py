@@ -14,8 +14,6 @@ from diagnose.model.assignments import StoredSource, assigned, name_of
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import OwnSource, span, spliced
 
-__all__ = ["reordered"]
-
 _OF_ROWS = frozenset({"mm", "bmm", "matmul", "spmm"})  # torch.…: of two matrices
 
 

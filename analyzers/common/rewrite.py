@@ -14,21 +14,6 @@ from typing import TypeAlias
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import EditedStatement, OwnSource, needs_parentheses, span, with_parts
 
-__all__ = [
-    "Edits",
-    "cached",
-    "detached",
-    "frozen_for",
-    "handed_on",
-    "hoisted",
-    "joined",
-    "kept",
-    "only_trained",
-    "skipped",
-    "without_calls",
-    "without_gradients",
-]
-
 Edits: TypeAlias = tuple[EditedStatement, ...]
 
 

@@ -13,9 +13,6 @@ from diagnose.model.locations import RANDOM_DRAW
 from diagnose.model.own_source import parsed_statement
 from diagnose.tables import Tables
 
-__all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
-
-
 _IMAGE = re.compile(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
 _TABLE = re.compile(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
 _PARSING = re.compile(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+|\b(?:np|numpy)\.(?:loadtxt|genfromtxt)\(")

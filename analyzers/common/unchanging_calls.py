@@ -10,8 +10,6 @@ from diagnose.model.dataflow import Frame
 from diagnose.model.locations import Where
 from diagnose.model.own_source import OwnSource
 
-__all__ = ["UnchangingCall", "unchanging_call"]
-
 _TABLES = frozenset({"state_dict"})
 _WALKS = frozenset({"parameters", "buffers", "modules", "children"})  # iterators, each also as "named_..."
 _COLLECTS = frozenset({"dict", "list", "tuple"})

@@ -14,8 +14,6 @@ from diagnose.model.locations import Where
 from diagnose.model.own_source import parsed_statement
 from diagnose.model.shapes import num_elements
 
-__all__ = ["Norm", "call_facts", "norm_of"]
-
 _AVERAGES = ("mean", "var", "std", "var_mean", "std_mean")
 _MEANS = re.compile(rf"aten::({'|'.join(_AVERAGES)})\b")
 _CENTRED = re.compile(r"aten::(sub_?|var|std|var_mean|std_mean)\b")

@@ -14,20 +14,6 @@ from diagnose.model.rules import LATE_RANKS
 from diagnose.model.statistics import leaning, shows_no_difference
 from diagnose.text.numbers import duration
 
-__all__ = [
-    "Card",
-    "Prediction",
-    "cards",
-    "certainty",
-    "gains_nothing",
-    "late_rank",
-    "possible_step",
-    "predictions",
-    "took_longer",
-    "trial_of",
-    "verdict",
-]
-
 MAX_CARDS = 3
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
 SAME = 0.1  # of what a step without a finding saves: a change that saves more by this is said to be hidden before

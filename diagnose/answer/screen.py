@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from diagnose.answer import FLOOR, worth_share
 from diagnose.answer.cards import (
     MIN_FACTOR,
     Card,
@@ -21,7 +22,6 @@ from diagnose.answer.cards import (
     predictions,
     took_longer,
 )
-from diagnose.answer.ranking import FLOOR, worth_share
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding, PlainSteps, Prescription, Where
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK
@@ -29,34 +29,16 @@ from diagnose.model.words import Count, Words, english
 from diagnose.text.numbers import duration, lower_first, percent, upper_first
 from diagnose.text.plain_text import one_line
 
-__all__ = [
-    "MAX_ESTIMATE",
-    "MAX_WORDS",
-    "MOSTLY",
-    "SMALL",
-    "Answer",
-    "FindingRow",
-    "answer",
-    "finding_rows",
-    "limit",
-    "record_again",
-    "shown_rank",
-    "with_words",
-]
-
-MIN_CPU_WAIT = 0.2  # of the watched time
 MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
 MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no possible step is shown
 # Of the recorded step: what recording takes where no steps without the profiler show it, or waiting for a core. Of
 # nine scripts with known wastes six were answered otherwise then.
 MAX_ESTIMATE = 0.5
-MIN_OFF_TRIAL = 0.5  # of a trial's step without the change, which nothing records; scripts on busy machines lie at 0.3
 MAX_WORDS = 16  # of a headline, which is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 SMALL = 1 - 1 / MIN_FACTOR  # of the step
 PEAK_RATES = "peak rates of the device"
 ALL_RANKS = "diagnose analyze FOLDER"
-MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
 
@@ -115,7 +97,8 @@ class Answer:
         if a is None or a.after_ns <= 0 or self.now_ns < MIN_FACTOR * a.after_ns:
             return None
         middle, high = self.now_ns / a.after_ns, self.now_ns / a.low_ns if a.low_ns > 0 else math.inf
-        return self.now_ns / a.high_ns, middle, high if high <= MAX_HIGH * middle else math.inf
+        # Of the predicted factor: an end beyond it says no more than that nothing known limits it.
+        return self.now_ns / a.high_ns, middle, high if high <= 3.0 * middle else math.inf
 
 
 def answer(d: Diagnosis) -> Answer:
@@ -276,7 +259,7 @@ def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
 
 
 def _overloaded(d: Diagnosis) -> Iterator[Words]:
-    if d.cpu_wait >= MIN_CPU_WAIT:
+    if d.cpu_wait >= 0.2:  # of the watched time
         words = (
             "CPU overloaded: the training thread was ready but not running {share} of the time. Times and savings are "
             "those of the busy machine."
@@ -332,7 +315,8 @@ def _off_trial(d: Diagnosis) -> Iterator[Words]:
     """State that trials without a change take clearly more or less than the reported step, where they do."""
     runs = [t.steps_ms[0] for t in d.trials if t.steps_ms is not None and t.kind != "without"]
     trial_ns = 1e6 * statistics.median(runs or [d.step_ns / 1e6])
-    if max(trial_ns, d.step_ns) > (1 + MIN_OFF_TRIAL) * min(trial_ns, d.step_ns):
+    # Of a trial's step without the change, which nothing records; scripts on busy machines lie at 0.3.
+    if max(trial_ns, d.step_ns) > 1.5 * min(trial_ns, d.step_ns):
         words = (
             "Trials without a change took {trial} per step, the recorded steps {step}. Measured speed-ups are relative "
             "to the trials; predicted times refer to the recorded steps."

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["is_listened_to", "set_listener", "step"]
-
 _listener: Callable[[], None] | None = None
 
 

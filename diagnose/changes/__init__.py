@@ -1,9 +1,10 @@
-"""One change, one file: its page is the file's docstring, its id is the file's name.
+"""One change, one file: its page is the file's docstring, its id is the file's name. Changes of one shape share one.
 
 ``CHANGE`` is all that is known of a change: what a prescription shows, what a replay does with it, how a trial makes it
 in an unmodified script, and how it is written into one. A file of this folder is a change by having a CHANGE: nothing
-else has to be registered. Which rules prescribe it is a field of their META. Other packages add changes by entry points
-of the group "diagnose.changes" (docs/plugins.md).
+else has to be registered. The files with several changes, each with its page, are the FAMILIES. Which rules prescribe a
+change is a field of their META. Other packages add changes by entry points of the group "diagnose.changes"
+(docs/plugins.md).
 """
 
 from __future__ import annotations
@@ -20,26 +21,50 @@ from diagnose.model.plugins import load_plugins
 __all__ = ["CHANGES", "any_compiles", "edits_script", "group_of", "patch_of", "trial_method", "trial_words"]
 
 
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "allocator": ("cache-device-memory", "keep-cached-memory", "expandable-segments", "round-allocations"),
+    "compressed_gradients": (
+        "compress-gradients", "eight-bit-gradients", "low-rank-gradients", "one-bit-gradients", "top-k-gradients",
+        "hierarchical-exchange",
+    ),
+    "ddp_arguments": ("no-buffer-broadcast", "no-unused-search"),
+    "dead_work": ("skip-frozen", "skip-zero-term", "detach-inputs"),
+    "fewer_bits": ("allow-tf32", "autocast"),
+    "less_memory": (
+        "eight-bit-optimizer", "offload-optimizer", "shard-optimizer", "offload-activations", "checkpoint-blocks",
+    ),
+    "optimizer_implementations": ("fused-optimizer", "foreach-optimizer"),
+    "settings": ("cudnn-benchmark", "flush-subnormals"),
+}  # fmt: skip
+"""The files with several CHANGES, in this order."""
+
+
 class _Changes(Mapping[str, Change]):
     """All changes by id; a file is imported when it is asked for, since the process of a trial needs few."""
 
     def __init__(self) -> None:
         names = (module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-        own = frozenset(name.replace("_", "-") for name in names)
+        self._homes = {name.replace("_", "-"): name for name in names if name not in FAMILIES}
+        self._homes |= {name: family for family, members in FAMILIES.items() for name in members}
+        own = frozenset(self._homes)
         self.plugins = load_plugins("diagnose.changes", "CHANGE", Change, own)
         self._ids = tuple(sorted((*own, *self.plugins.modules)))
 
     def __getitem__(self, name: str) -> Change:
         if name not in self._ids:
             raise KeyError(name)
-        found = self.module(name).CHANGE
+        module = self._module(name)
+        family = FAMILIES.get(self._homes.get(name, ""), ())
+        found = module.CHANGES[family.index(name)] if family else module.CHANGE
         assert isinstance(found, Change), "a file of this folder holds a change"
         return found
 
-    def module(self, name: str) -> ModuleType:
-        """Return the file of a change, whose docstring is its page."""
-        own = name not in self.plugins.modules
-        return import_module(f"{__name__}.{name.replace('-', '_')}") if own else self.plugins.modules[name]
+    def page(self, name: str) -> str:
+        """Return the page of a change: its own, else the docstring of its file."""
+        return self[name].page or self._module(name).__doc__ or ""
+
+    def _module(self, name: str) -> ModuleType:
+        return self.plugins.modules.get(name) or import_module(f"{__name__}.{self._homes[name]}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._ids)

@@ -10,12 +10,13 @@ What to watch
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Change, Patch, Proposal, rounding
-from diagnose.changes.common.gradients import BUCKET_MB, is_reduced_by_hand
-from diagnose.changes.patches import distributed
+from diagnose.changes.common.gradients import BUCKET_MB, MODERATE_BUCKETS, is_reduced_by_hand
+from diagnose.changes.patches.distributed import with_arguments
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -70,7 +71,7 @@ CHANGE = Change(
     id="bucket-gradients",
     title="Reduce gradients in buckets instead of one by one",
     numerics=rounding("gradients are summed in another order; compare the loss of the first steps"),
-    patch=Patch(distributed.bucket_gradients, group="buckets"),
+    patch=Patch(partial(with_arguments, edit=MODERATE_BUCKETS), group="buckets"),
     proposal=_proposal,
     effect=_effect,
     applies=to_training,

@@ -9,19 +9,20 @@ What to watch
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.common.gradients import (
     BUCKET_MB,
-    BUCKETS,
+    MODERATE_BUCKETS,
     ddp_arguments,
     ddp_call,
     has_free_core,
     is_reduced_by_hand,
 )
-from diagnose.changes.patches import distributed
+from diagnose.changes.patches.distributed import with_arguments
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -68,8 +69,8 @@ CHANGE = Change(
     id="overlap-gradients",
     title=f"Start gradient buckets of {BUCKET_MB} MB during the backward",
     numerics=rounding("buckets of another size may be summed in another order; compare the loss of the first steps"),
-    patch=Patch(distributed.overlap_gradients, group="buckets"),
-    edit=BUCKETS,
+    patch=Patch(partial(with_arguments, edit=MODERATE_BUCKETS), group="buckets"),
+    edit=MODERATE_BUCKETS,
     proposal=_proposal,
     applies=to_data_parallel_training,
     effect=_effect,

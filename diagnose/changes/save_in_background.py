@@ -5,9 +5,9 @@ What it does
     run.
 
 What to watch
-    It needs memory for one copy. The file is incomplete until `saver.wait()` returns. The diff adds this call before
-    code that may use the file. If all following code may, there is no diff: save less often. A failed write ends the
-    run with an error.
+    It needs memory for one copy. The file is incomplete until `saver.wait()` returns. The saver of the diff waits by
+    itself before the process opens, lists, moves or removes the file, and before it starts a program. Other processes
+    that read the file need the call. A failed write ends the run with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 IMPORT = "from diagnose.kernels.saving import BackgroundSaver"
-NO_OVERLAP = "what follows each torch.save may use the file, so that nothing runs while it is written; save less often"
+NO_OVERLAP = "what follows each torch.save uses the file, so that nothing runs while it is written; save less often"
 MIN_SAVED_WITH_DEVICE = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
 # Without a device the thread competes with the steps for the CPU: two scripts on two virtual cores saved 0.2 to 0.7.
 MIN_SAVED_WITHOUT_DEVICE = 0.15

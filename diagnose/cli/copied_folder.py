@@ -22,7 +22,7 @@ from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable
 from diagnose.trials.copying import below, children_of, in_copy, is_environment, plan_copy, plan_surroundings
 from diagnose.trials.guard import can_restrict
-from diagnose.trials.run_folder import VARIABLE, remove_leftovers, run_folder
+from diagnose.trials.launch import VARIABLE, remove_leftovers, run_folder
 from diagnose.trials.workplace import WorkingCopy, name_originals
 
 CHECKPOINTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".bin"})

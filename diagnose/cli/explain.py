@@ -158,7 +158,7 @@ def change_page(name: str) -> ChangePage:
     return ChangePage(
         id=name,
         title=change.title,
-        page=parse_page(CHANGES.module(name).__doc__ or ""),
+        page=parse_page(CHANGES.page(name)),
         numbers=_sentence(change.numerics.safety),
         trial=f"{trial_words(name)}{losses}",
         patch="prove --write-patch writes it into the script." if change.edit else "Its code is pasted by hand.",

@@ -155,14 +155,14 @@ def check_rules(select: Sequence[str], ignore: Sequence[str]) -> None:
         UsageError: there is no rule of that name.
     """
     if select or ignore:  # the rules take a moment to import
-        from diagnose.pipeline.ignoring import RuleChoice
+        from diagnose.cli.ignoring import RuleChoice
 
         RuleChoice.of(select, ignore)
 
 
 def chosen(diagnosis: Diagnosis, select: Sequence[str], ignore: Sequence[str]) -> Diagnosis:
     """Return the diagnosis without what options and comments leave out."""
-    from diagnose.pipeline.ignoring import RuleChoice, leave_out
+    from diagnose.cli.ignoring import RuleChoice, leave_out
 
     return leave_out(diagnosis, RuleChoice.of(select, ignore))
 

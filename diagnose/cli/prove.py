@@ -24,6 +24,7 @@ from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 from diagnose.trials.candidates import arguments_for_edits, arguments_of, check_ids
 from diagnose.trials.copying import plan_copy
+from diagnose.trials.launch import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.prove import (
     OWN_RANKS,
@@ -33,7 +34,6 @@ from diagnose.trials.prove import (
     starts_own_ranks,
     with_trials,
 )
-from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
 from diagnose.trials.trials import NOTHING_TRIED, ProveResult
 

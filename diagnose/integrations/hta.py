@@ -23,9 +23,7 @@ from diagnose.tables import Tables
 from diagnose.tables.names import COLLECTIVE, STEP_MARK, matching, rows_of
 
 US = 1000  # HTA begins a task at the next whole microsecond and ends it at the last one
-MAX_SHARE_ERROR = 0.005  # of a share: HTA rounds percentages to hundredths and times to microseconds
 MAX_QUEUE_ERROR = 0.02  # within one of its microseconds a launch and the begin of a task change places
-MAX_SPLIT_ERROR = 0.02  # as MAX_QUEUE_ERROR: which part a pause belongs to turns on one microsecond
 KERNEL_WAIT_US = (
     30  # a shorter pause is a kernel's: HTA's default, which its documentation gives in ns and its code in µs
 )
@@ -226,7 +224,9 @@ def _row(name: str, ours: float | None, by_definition: float | None, theirs: flo
         return CrossCheck(name, ours, by_definition, None, "HTA has no such figure of this trace.")
     if by_definition is None:
         return CrossCheck(name, ours, None, theirs, f"{definition} No task of ours is left by HTA's definition.")
-    split = MAX_SPLIT_ERROR if name in WAITS.values() else MAX_SHARE_ERROR
+    # HTA rounds percentages to hundredths and times to microseconds; which part a pause belongs to turns on one of
+    # these.
+    split = 0.02 if name in WAITS.values() else 0.005
     bound = MAX_QUEUE_ERROR * max(1.0, abs(theirs)) if name == "queue" else split
     if abs(by_definition - theirs) <= bound:
         same = ours is not None and abs(ours - theirs) <= bound

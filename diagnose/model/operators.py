@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPARISONS", "POINTWISE", "REDUCTIONS"]
-
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 # These compute each element of their output from the same element of each input.
 POINTWISE = COMPARISONS | {

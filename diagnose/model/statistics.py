@@ -35,7 +35,6 @@ MIN_PERIOD_STEPS = 4  # two periods of two
 MIN_PERIOD_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
 MIN_BEST_SHARE = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
 ALIKE_EXCESS = 0.5  # of a long step's excess: one with as much is of its kind
-STEPS_PER_STALL = 50  # of a run: as many long steps that no other resembles are cut down, one at least
 STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
 MAX_SHIFT = 1  # of a place between runs: objects are counted from where warming up ended, a step sooner or later
 MIN_LONG_RATIO = 3.0  # times the median step: what a run does now and then, and no slower spell of the machine
@@ -119,7 +118,8 @@ def _without_stalls(steps: Floats) -> Floats:
     if len(steps) < MIN_PERIOD_STEPS:
         return steps
     steps = steps.copy()
-    for _ in range(max(1, len(steps) // STEPS_PER_STALL)):
+    # Of a run: as many long steps that no other resembles are cut down, one at least.
+    for _ in range(max(1, len(steps) // 50)):
         middle, longest = float(np.median(steps)), int(np.argmax(steps))
         if np.sum(steps - middle >= ALIKE_EXCESS * (steps[longest] - middle)) > 1:
             return steps

@@ -119,7 +119,6 @@ def _begin() -> None:
 
 
 SLURM, FILE = "slurm", "file:"
-STOP_S = 10.0  # that srun has to leave before it is ended
 
 
 class Cluster(NamedTuple):
@@ -249,6 +248,6 @@ def _workers_by_srun(address: str) -> Iterator[None]:
         finally:
             for ending in (signal.SIGTERM, signal.SIGKILL):
                 try:
-                    srun.wait(STOP_S)
+                    srun.wait(10.0)  # that srun has to leave before it is ended
                 except subprocess.TimeoutExpired:
                     os.killpg(srun.pid, ending)

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from diagnose.pipeline.executors import Cluster, Processes
     from diagnose.tables.program import Program
 
-MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
-
 
 class Workers(NamedTuple):
     """Who reads the ranks."""
@@ -143,7 +141,7 @@ def _is_much(ranks: Sequence[RankFiles]) -> bool:
             return True  # a capture, or something far away
         with suppress(OSError, ValueError):
             size += Path(file.path).stat().st_size
-    return size >= MIN_BYTES_FOR_PROCESSES
+    return size >= (16 << 20)  # of all files: starting processes takes as long as reading about as much
 
 
 def _with_received(job: Job, received: Received) -> Job:

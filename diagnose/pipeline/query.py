@@ -15,10 +15,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.tables.steps import find_steps
 
-__all__ = ["MAX_ROWS", "SCHEMA", "Rows", "query"]
-
 MAX_ROWS = 200
-MAX_SECONDS = 20.0
 SCHEMA = {
     "events": "rank, id, kind, name, start_ns, end_ns, step, thread, device, stream, launched_by, bytes, shapes, types",
     "steps": "rank, step, start_ns, end_ns",
@@ -58,7 +55,7 @@ def query(captures: Sequence[Capture], sql: str) -> Rows:
                 else sqlite3.SQLITE_DENY
             )
         )
-        ends = time.monotonic() + MAX_SECONDS
+        ends = time.monotonic() + 20.0
         base.set_progress_handler(lambda: time.monotonic() > ends, 100_000)
         try:
             cursor = base.execute(sql)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from diagnose import analyzers
 from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.idle_findings import of_recording
-from diagnose.answer.ranking import answering, beside_lines, in_order, worth_ns
+from diagnose.answer import answering, beside_lines, in_order, worth_ns
 from diagnose.answer.screen import MOSTLY, with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
@@ -33,8 +33,14 @@ from diagnose.model.charts import HostOperator
 from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Source, Verdict, middle_ns
 from diagnose.model.events import Note
 from diagnose.model.records import as_facts
-from diagnose.pipeline.code_times import code_times, host_operators, kernels
-from diagnose.pipeline.device_time import flop_utilisation, kernel_families, roofline
+from diagnose.pipeline.code_times import (
+    code_times,
+    flop_utilisation,
+    host_operators,
+    kernel_families,
+    kernels,
+    roofline,
+)
 from diagnose.pipeline.find import (
     RankFindings,
     analysed,
@@ -46,8 +52,8 @@ from diagnose.pipeline.find import (
     one_compilation,
     worth_showing,
 )
-from diagnose.pipeline.flow_views import memory_by_line
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
+from diagnose.pipeline.timeline import memory_by_line
 from diagnose.pipeline.true_step import PROFILER, estimated_share
 from diagnose.pipeline.trust import (
     is_incomplete,
@@ -315,8 +321,10 @@ def _shares(t: Tables) -> Mapping[str, float]:
 
 
 def _picture(rank: RankFindings, findings: Sequence[Finding]) -> Picture:
-    from diagnose.pipeline.flow_views import flow_pictures  # only where it is shown: types of charts take 5 ms
-    from diagnose.pipeline.timeline import picture
+    from diagnose.pipeline.timeline import (
+        flow_pictures,  # only where it is shown: types of charts take 5 ms
+        picture,
+    )
 
     drawn = picture(rank.tables, _shares(rank.tables), named=rank.named, recorded=rank.capture.trace)
     return drawn._replace(flows=flow_pictures(rank.tables, findings))

@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 import numpy as np
 
 from diagnose.analyzers import META, RANK_RULES, TRAITS
-from diagnose.answer.ranking import answering, in_order, worth_ns
+from diagnose.answer import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
 from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.errors import InputError

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from diagnose.analyzers import META, lost_records, unexplained_device, warm_up
-from diagnose.answer.ranking import FLOOR, HOST_FLOOR
+from diagnose.answer import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import MAX_ESTIMATE
 from diagnose.model.accelerators import accelerator_of
 from diagnose.model.capture import CaptureInfo
@@ -113,7 +113,6 @@ def unseen(
 LOST: Final = lost_records.META.id
 UNEXPLAINED: Final = unexplained_device.META.id
 COLD: Final = warm_up.META.id
-MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_FAULTY_SHARE = 0.01
@@ -123,7 +122,8 @@ _TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_ke
 
 def is_scanty(t: Tables) -> bool:
     """Return whether the recording holds too little device work for any claim of its own."""
-    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS and not _is_whole(t)
+    # The smallest recordings of a real step in the calibration traces hold this many.
+    return t.device_id >= 0 and len(t.tasks.start) < 10 and not _is_whole(t)
 
 
 def _is_whole(t: Tables) -> bool:

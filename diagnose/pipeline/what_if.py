@@ -40,9 +40,9 @@ from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.code_times import host_operators
 from diagnose.pipeline.find import find_in_rank, tables_without_recording
-from diagnose.pipeline.flow_views import operator_times
 from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
+from diagnose.pipeline.timeline import operator_times
 from diagnose.pipeline.true_step import true_step
 from diagnose.pipeline.trust import why_unusable
 from diagnose.ranks.comparison import Comparison, excess_of

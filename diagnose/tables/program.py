@@ -113,7 +113,6 @@ _LINEAR = re.compile(r"^aten::(linear|addmm|embedding)$")
 _BACKEND = re.compile(
     r"^aten::_(?:scaled_dot_product_)?(?P<name>flash|efficient|cudnn)_attention|_attention_(?P<math>math)\b"
 )
-_CLIPPING = re.compile(r"clip_grad_norm|clip_grads_with_norm|^aten::_foreach_norm$")
 # A gradient of a gradient: nodes of that kind, or a call of autograd.grad beside a backward pass.
 _SECOND = re.compile(r"Backward\d*Backward\d*$")
 _GRADIENT_CALL = re.compile(r"torch/autograd/__init__\.py\(\d+\): (grad|backward)$")
@@ -143,7 +142,6 @@ class Program:
     has_collectives: bool = False
     server: Server = ""  # the library whose options decide how the model runs
     has_cross_entropy: bool = False
-    clips: bool = False  # gradients, by their norm
     second_derivatives: bool = False  # gradients of gradients, which no compiled model has
 
 
@@ -188,7 +186,6 @@ def program_of(t: Tables) -> Program:
         has_collectives=bool(t.device_id >= 0 and t.tasks.is_collective.any()),
         server=server,
         has_cross_entropy="aten::cross_entropy_loss" in names,
-        clips=any(map(_CLIPPING.search, names)),
         second_derivatives=has_second_derivatives,
     )
 

@@ -20,7 +20,6 @@ from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.launch import patience_s
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.room import available_bytes, room_for
 from diagnose.trials.trials import (
     ALONE_IS_BEST,
     CUT_OFF,
@@ -36,14 +35,11 @@ from diagnose.trials.trials import (
     sentence,
     skipped,
 )
-from diagnose.trials.turn_process import start_all
+from diagnose.trials.turn_process import available_bytes, room_for, start_all
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
 from diagnose.trials.turns import LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
 
-__all__ = ["LiveRuns", "NoTurnsError", "TurnSchedule", "by_turns"]
-
 UNCHANGED = (0, 1)  # numbers in a team
-WARM_UP_OF_FORMS = 15  # of a process, at least
 NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."
 
 
@@ -233,7 +229,7 @@ def _turn_s(step_s: float) -> float:
 
 def _least_s(num_forms: int, step_s: float) -> float:
     """Return how long the steps of some forms take at least, of two processes each."""
-    return MIN_INSTANCES * num_forms * (WARM_UP_OF_FORMS * step_s + MIN_ROUNDS * _turn_s(step_s))
+    return MIN_INSTANCES * num_forms * (15 * step_s + MIN_ROUNDS * _turn_s(step_s))  # warm-up at least
 
 
 @dataclass

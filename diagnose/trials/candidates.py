@@ -11,17 +11,6 @@ from diagnose.changes.edits.source_edits import OWN_EDIT, lines_of
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Facts, Prescription
 
-__all__ = [
-    "Candidate",
-    "announced",
-    "arguments_for_edits",
-    "arguments_of",
-    "candidates",
-    "check_ids",
-    "not_run",
-    "together",
-]
-
 IN_TEXT = "It is made in the text of a script, so it is tried only if a script is named by its file."
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (

@@ -24,23 +24,6 @@ from typing import Literal
 
 from diagnose.errors import UsageError
 
-__all__ = [
-    "LEFT_OUT",
-    "CopyLimits",
-    "CopyPlan",
-    "Entry",
-    "below",
-    "children_of",
-    "clone_data",
-    "copy_file",
-    "in_copy",
-    "is_environment",
-    "plan_copy",
-    "plan_surroundings",
-    "remove_tree",
-    "shares_blocks",
-]
-
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a name that has become a FIFO must not block
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 

@@ -9,7 +9,7 @@ Namespaces of Linux take the network from the run: it has a loopback interface a
 workers reach each other and nothing reaches a server, one on the host's loopback included. It also has shared memory of
 its own, and its host's name stands for 127.0.0.1. Landlock keeps it from opening files for writing, from creating,
 removing and renaming them outside a list of places; it does not restrict modes, owners, times and extended attributes:
-`diagnose.trials.originals` notices those.
+`diagnose.trials.limits` notices those.
 
 It stays light, with the standard library only: it starts before every run.
 """
@@ -33,19 +33,6 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn
-
-__all__ = [
-    "BOOTSTRAP",
-    "GUARD_EXIT",
-    "SHARED_MEMORY",
-    "can_restrict",
-    "descendants",
-    "hosts_text",
-    "isolate",
-    "main",
-    "restrict",
-    "why_not_isolated",
-]
 
 BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from diagnose.trials.guard import main; main()"
 GUARD_EXIT = 70  # the command could not be started

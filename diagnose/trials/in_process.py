@@ -42,9 +42,6 @@ from diagnose.trials.prove import Budget, parse_budget, proven, with_trials
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["InProcess", "StepFn", "prove", "prove_runs"]
-
-RECORDED_STEPS = 10  # as `diagnose.analyze` has it
 BEGINS_DIFFERENTLY = (
     "Unchanged, it began with another loss each time: either the factory does not create everything again, "
     "or it draws from a generator of its own."
@@ -343,4 +340,5 @@ def _recorded(runs: InProcess, ids: tuple[str, ...]) -> Diagnosis:
     from diagnose.pipeline.run import analyze_paths
 
     with tempfile.TemporaryDirectory(prefix="diagnose-") as folder, runs.patched(ids):
-        return analyze_paths([capture_steps(runs.step_fn(), steps=RECORDED_STEPS, output=Path(folder, "capture"))])
+        # As `diagnose.analyze` has it.
+        return analyze_paths([capture_steps(runs.step_fn(), steps=10, output=Path(folder, "capture"))])

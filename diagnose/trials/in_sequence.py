@@ -40,8 +40,6 @@ from diagnose.trials.trials import (
     skipped,
 )
 
-__all__ = ["Recorded", "Runs", "Schedule", "in_sequence"]
-
 RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
 
 

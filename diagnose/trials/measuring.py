@@ -25,20 +25,6 @@ from diagnose.capture.steps.step_source import converged_since
 from diagnose.changes.common.change import replace_attribute
 from diagnose.text.plain_text import clean
 
-__all__ = [
-    "MIN_MEDIAN_STEPS",
-    "Numbers",
-    "PeakMemory",
-    "Returned",
-    "SampleDraws",
-    "StepTimer",
-    "TrialRequest",
-    "TrialResult",
-    "error_text",
-    "seed_everything",
-    "used_cuda",
-]
-
 MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
 
 
@@ -58,7 +44,7 @@ class TrialRequest:
     sources: Mapping[str, str] = field(default_factory=dict)  # path: the text that is run or imported instead
     made: tuple[str, ...] = ()  # the changes in it, a line for each
     cannot: str = ""  # why its changes cannot be made: the trial's result
-    turns: str = ""  # the path of a unix socket: time the steps in blocks that it asks for, see diagnose.trials.turn
+    turns: str = ""  # the path of a unix socket: time the steps in blocks that it asks for, see diagnose.trials.child
 
     def write(self, path: Path) -> None:
         """Write the order where the process reads it."""
@@ -157,8 +143,6 @@ def _saved_file(error: BaseException) -> str:
 
 
 MAX_RECORDED_LOSSES = 2000
-MAX_RECORDED_NORMS = 8  # of optimizer steps during the warm-up: a norm costs time
-MAX_WATCHED_BATCHES = 3  # whose samples may draw, all of them warm-up
 
 
 class _Hooks:
@@ -259,7 +243,7 @@ class Numbers(_Hooks):
             self._losses.append(first.detach().clone())
 
     def _before_step(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        if len(self._norms) == MAX_RECORDED_NORMS:
+        if len(self._norms) == 8:  # a norm costs time
             return
         import torch
 
@@ -275,7 +259,7 @@ class SampleDraws(_Hooks):
     def __init__(self) -> None:
         super().__init__()
         self.found = False
-        self._num_left = MAX_WATCHED_BATCHES
+        self._num_left = 3  # batches of the warm-up, whose samples may draw
 
     def install(self) -> None:
         """Start; torch has just been imported."""

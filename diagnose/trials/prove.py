@@ -18,16 +18,6 @@ from diagnose.trials.candidates import Candidate, announced, candidates, not_run
 from diagnose.trials.in_sequence import Recorded, Runs, Schedule, in_sequence
 from diagnose.trials.trials import ProveResult, skipped
 
-__all__ = [
-    "OWN_RANKS",
-    "Budget",
-    "parse_budget",
-    "prove",
-    "proven",
-    "starts_own_ranks",
-    "with_trials",
-]
-
 NO_TIME_AFTER = (
     "The budget was used up before the steps with the changes could be recorded; raise it to see what limits them."
 )

@@ -26,17 +26,13 @@ from diagnose.trials.by_turns import LiveRuns
 from diagnose.trials.copying import CopyPlan, in_copy, plan_copy
 from diagnose.trials.guard import hosts_text
 from diagnose.trials.in_sequence import Schedule
-from diagnose.trials.launch import Launch, last_line, read_result, tail
+from diagnose.trials.launch import VARIABLE, Launch, last_line, read_result, tail
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
 from diagnose.trials.measuring import TrialRequest, TrialResult
-from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.turn_process import TurnProcess
 from diagnose.trials.workplace import ROOT, Place, Workplace, name_originals
 
-__all__ = ["Command", "Runner", "in_the_copy", "record", "recorded_command"]
-
 INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}  # of an isolated run
-MAX_RECORDING_S = 600.0
 MAX_LOG_BYTES = 1_000_000  # of a run's output that is kept: its end
 MAX_COMMAND = 32_000  # characters: what is to be agreed to must be readable
 MAX_STARTED_RANKS = 1_024  # started on this machine
@@ -341,7 +337,7 @@ def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, p
         CaptureError: it could not be traced; without patches, the end of what it printed stands on standard error.
     """
     why = f"with {' and '.join(ids)}, to see what binds it then" if ids else "to find what holds it back"
-    timeout_s = min(MAX_RECORDING_S, max(budget_s, Schedule.last_s))
+    timeout_s = min(600.0, max(budget_s, Schedule.last_s))
     with progress.phase(f"tracing {runner.command.text} {why}"):
         run = runner.trace(ids, capture, timeout_s=timeout_s, recording_s=timeout_s / 3)
     if not run.failure:

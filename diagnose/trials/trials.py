@@ -20,35 +20,9 @@ from diagnose.model.statistics import middle_step, noise_of, shows_no_difference
 from diagnose.trials.candidates import Candidate, together
 from diagnose.trials.measuring import TrialResult
 
-__all__ = [
-    "ALONE_IS_BEST",
-    "CUT_OFF",
-    "INTERRUPTED",
-    "NOTHING_TRIED",
-    "Kind",
-    "Parity",
-    "ProveResult",
-    "Times",
-    "TrialRuns",
-    "compare_losses",
-    "doubted",
-    "evaluate",
-    "gains",
-    "is_certain",
-    "is_gain",
-    "is_inconclusive",
-    "joined",
-    "loosest",
-    "norms_apart",
-    "nothing_done",
-    "sentence",
-    "skipped",
-]
-
 Kind: TypeAlias = Literal["single", "combination", "without"]
 Numerics: TypeAlias = Literal["identical", "within", "drifted", "unknown"]
 
-INCONCLUSIVE = 1.25  # ends of an interval around 1 that are further apart than this do not show what a change does
 COMPARED_LOSSES = 30  # from the first on: later ones differ by the chaos of training, whatever the cause
 MIN_LOSSES = 3  # fewer show nothing
 # Median relative distance of the losses that a promise allows; roundings grow about tenfold in the first steps.
@@ -187,7 +161,8 @@ def is_certain(trial: Trial) -> bool:
 def is_inconclusive(trial: Trial) -> bool:
     """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
-    return not trial.failure and low <= 1.0 <= high and high > INCONCLUSIVE * low
+    # Ends of an interval around 1 that are further apart than this do not show what a change does.
+    return not trial.failure and low <= 1.0 <= high and high > 1.25 * low
 
 
 def doubted(trial: Trial, doubt: Doubt) -> Trial:

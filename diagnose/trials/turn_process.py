@@ -1,4 +1,4 @@
-"""A form of a script as a process that waits for its turn: started, asked for blocks, stopped and ended from here."""
+"""A form of a script as a process that waits for its turn: its room, its start, its blocks and its end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -18,18 +19,47 @@ from typing import Any
 
 from diagnose.capture.process.process import kill_marked
 from diagnose.errors import CaptureError
+from diagnose.trials.child import MAX_MESSAGE_BYTES
 from diagnose.trials.guard import descendants
-from diagnose.trials.launch import Launch, last_line, read_result
+from diagnose.trials.launch import VARIABLE, Launch, last_line, read_result
 from diagnose.trials.measuring import TrialRequest, TrialResult
-from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.trials import CUT_OFF
-from diagnose.trials.turn import MAX_MESSAGE_BYTES
 from diagnose.trials.turns import LiveForm, ScriptEndedError
 
-__all__ = ["TurnProcess", "start_all"]
+USED_AT_MOST = 0.9  # of what is free: a change may take more than the script without it
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def room_for(ready: Sequence[LiveForm], available: int | None) -> int:
+    """Return how many further processes have room beside those that are ready, of which there are two or more.
+
+    Args:
+        ready: In the order in which they became ready: on a device each has less free memory than the one before.
+        available: Bytes of the host that are free now, None if unknown.
+    """
+    most = sys.maxsize
+    host = max(each.host_bytes() for each in ready)
+    if available is not None and host > 0:
+        most = int(USED_AT_MOST * available / host)
+    free = [each.device_free for each in ready if each.device_free is not None]
+    if len(free) >= 2 and free[-2] > free[-1]:
+        most = min(most, int(USED_AT_MOST * free[-1] / (free[-2] - free[-1])))
+    return max(most, 0)
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
+    """Return how much memory the host, or the container, has free; None where the system does not show it."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
+        found.append(limit - int((cgroup / "memory.current").read_text(encoding="ascii")))
+    return min(found, default=None)
+
 
 POLL_S = 0.5  # a process that was killed leaves the socket open in its workers: so often it is looked for
-BLOCKS_PER_SEARCH = 20  # for processes outside of the group, which takes some milliseconds
 END_S = 20.0  # to write what was measured, before it is killed
 
 
@@ -114,7 +144,7 @@ class TurnProcess:
         self._signal(signal.SIGCONT)
         self._send(f"go {seconds:.6f}")
         message = self._receive()
-        if len(self.num_steps) % BLOCKS_PER_SEARCH == 0:
+        if len(self.num_steps) % 20 == 0:  # for processes outside of the group, which takes some milliseconds
             self._search()
         self._signal(signal.SIGSTOP)
         steps = [float(ns) for ns in message["steps"]]

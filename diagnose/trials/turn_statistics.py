@@ -29,17 +29,6 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 
-__all__ = [
-    "MIN_INSTANCES",
-    "MIN_ROUNDS",
-    "Estimate",
-    "Round",
-    "Verdict",
-    "estimate",
-    "instance_ratios",
-    "t_quantile",
-]
-
 Verdict: TypeAlias = Literal["better", "worse", "even", "open"]
 
 TRIMMED = 0.2  # of the rounds at each end

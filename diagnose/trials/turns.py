@@ -17,9 +17,6 @@ from diagnose.errors import CaptureError
 from diagnose.trials.measuring import TrialResult
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, Estimate, Round, estimate
 
-__all__ = ["NARROW", "Form", "LiveForm", "Look", "ScriptEndedError", "TurnPlan", "TurnResult", "take_turns"]
-
-
 NARROW = 0.03  # half of a gain's interval: what is predicted is no more exact
 
 

@@ -35,14 +35,10 @@ from diagnose.trials.copying import (
     remove_tree,
 )
 from diagnose.trials.guard import SHARED_MEMORY
-from diagnose.trials.limits import Limits
-from diagnose.trials.originals import Originals, back_up, check_number
-
-__all__ = ["ROOT", "Cache", "Place", "WorkingCopy", "Workplace", "name_originals", "seed", "user_caches"]
+from diagnose.trials.limits import Limits, Originals, back_up, check_number
 
 ROOT, TEMPORARY = "cwd", "tmp"  # below the run's own folder
 FOLDERS = ("folder", "copy")
-MAX_SOCKET_FOLDER = 70  # bytes: macOS allows 104 for a socket, of which Python's multiprocessing needs 33
 # Bytecode of modules is not written next to the user's sources, and asking git for its state is only reading
 PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
 CACHE = ".cache"
@@ -137,7 +133,8 @@ class Workplace:
             found |= {name: str(below(root, path)) for name, path in cache.variables.items()}
         if self._home is not None:
             found["HOME"] = str(below(place.root, self._home))
-        has_room = len(os.fsencode(place.temporary)) <= MAX_SOCKET_FOLDER
+        # macOS allows 104 bytes for a socket, of which Python's multiprocessing needs 33.
+        has_room = len(os.fsencode(place.temporary)) <= 70
         if not has_room and self.limits.is_isolated:
             found["TMPDIR"] = SHARED_MEMORY  # the run's own
         elif has_room or self.limits.writable is not None:

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 
+from diagnose.capture.record.sampler import Taken
 from diagnose.capture.record.samplers import ExactSampler, SamplerProcess
-from diagnose.capture.record.taken import Taken
 from diagnose.pipeline.find import build_tables
 from diagnose.replay import build, scale_kernels, simulate
 from diagnose.trace_reader.folders import open_captures

@@ -22,9 +22,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from diagnose.trials.launch import Launch
+from diagnose.trials.launch import EndedBySignal, Launch, ended_by_signals, run_folder
 from diagnose.trials.measuring import TrialRequest
-from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, run_folder
 from diagnose.trials.turn_process import TurnProcess, start_all
 from diagnose.trials.turn_statistics import Round, instance_ratios
 from diagnose.trials.turns import TurnPlan, TurnResult, take_turns

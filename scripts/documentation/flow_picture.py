@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from diagnose.dataflow import analyse
 from diagnose.model.charts import FlowPicture
-from diagnose.pipeline.flow_views import flow_picture
+from diagnose.pipeline.timeline import flow_picture
 from diagnose.reports.flow_chart import flow_chart
 from diagnose.reports.rule_labels import PALETTE
 from diagnose.trace_reader.documents import read_dataflow

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diagnose.changes.common.optimizers import OWN_STEP
+from diagnose.changes.optimizer_implementations import OWN_STEP
 from diagnose.reports.text import render
 
 STEP = "Optimizer.step#AdamW.step"

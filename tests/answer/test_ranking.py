@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import META
-from diagnose.answer.ranking import answering, beside_lines, in_order, worth_ns
+from diagnose.answer import answering, beside_lines, in_order, worth_ns
 from diagnose.model.diagnosis import NO_TASKS, Finding, Removal
 from diagnose.model.intervals import EMPTY
 

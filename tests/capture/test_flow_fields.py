@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from diagnose.capture.dataflow.window import DataflowWindow
+from diagnose.capture.record.constructions import wide_sources
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.capture.record.wide_sources import wide_sources
 from diagnose.model.dataflow import ASKS_FOR_GRADIENT, TAKES_OVER
 from diagnose.model.records import LoadedRecord
 from tests.capture.flows import line_of, named, only, record_dataflow, value

@@ -19,10 +19,8 @@ import pytest
 
 from diagnose.capture.frames.stretch import UNKNOWN, state_in
 from diagnose.capture.record import sampler as module
-from diagnose.capture.record import taken as taken_module
-from diagnose.capture.record.sampler import Sampler
+from diagnose.capture.record.sampler import Sampler, Taken
 from diagnose.capture.record.samplers import Samplers
-from diagnose.capture.record.taken import Taken
 
 SPINNING = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
 MIN_SAMPLES = 20  # samples
@@ -227,7 +225,7 @@ def test_a_system_that_counts_nothing_gives_no_share():
 def test_this_system_s_count_is_read():
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this system does not count how long threads wait for a core")
-    assert taken_module.schedstat(threading.get_native_id())[1] >= 0
+    assert module.schedstat(threading.get_native_id())[1] >= 0
 
 
 @pytest.mark.parametrize(("depth", "pause"), [(1, 0.02), (6, 0.08)])

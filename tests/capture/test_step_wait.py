@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.frames.stretch import shortened
+from diagnose.capture.record.sampler import Taken
 from diagnose.capture.record.session import QUIET_S, StepWait, spent_at
-from diagnose.capture.record.taken import Taken
 
 
 def waiting(busy=False):

@@ -307,7 +307,7 @@ OTHER_PROGRAMS: dict[str, tuple[Program, ...]] = {
     "straggler": (Program(trains=True, is_ddp=True), Program(trains=True, varying_sizes=SIZES)),
     "throttled": (Program(trains=True, vendor="AMD"),),
     "unfused-elementwise": (Program(trains=True, has_graphs=True),),
-    "unfused-optimizer": (Program(trains=True, clips=True),),
+    "unfused-optimizer": (Program(trains=True),),
 }  # fmt: skip
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from diagnose import analyzers
 from diagnose.analyzers.common.advice import SHARED
-from diagnose.changes import CHANGES, any_compiles, patch_of, trial_method
+from diagnose.changes import CHANGES, FAMILIES, any_compiles, patch_of, trial_method
 from diagnose.changes.common.change import (
     AddStatement,
     EditLoop,
+    Log,
     Numerics,
     Patch,
     Proposal,
@@ -41,8 +42,12 @@ ADVISED = {
 every_change = pytest.mark.parametrize("change", [pytest.param(CHANGES[name], id=name) for name in CHANGES])
 
 
-def test_every_file_is_a_change_with_its_name():
-    assert [CHANGES[name].id.replace("-", "_") for name in CHANGES] == [path.stem for path in FILES]
+def test_every_file_is_a_change_with_its_name_or_a_family():
+    files = {name.replace("-", "_") for name in CHANGES} - {n.replace("-", "_") for f in FAMILIES.values() for n in f}
+    assert files | FAMILIES.keys() == {path.stem for path in FILES}
+    for family, names in FAMILIES.items():
+        assert tuple(change.id for change in import_module(f"diagnose.changes.{family}").CHANGES) == names
+    assert all(CHANGES[name].id == name for name in CHANGES)
 
 
 def test_rules_and_changes_name_each_other():
@@ -73,7 +78,7 @@ def test_what_several_rules_advise_stands_once():
 
 @every_change
 def test_its_page_has_both_sections(change):
-    page = import_module(f"diagnose.changes.{change.id.replace('-', '_')}").__doc__
+    page = CHANGES.page(change.id)
     first, _, rest = page.partition("\n")
     assert first.endswith(".")
     assert tuple(re.findall(r"^(\S.*)\n    \S", rest, re.MULTILINE)) == SECTIONS
@@ -170,6 +175,11 @@ def literals(path: Path) -> list[object]:
     return [n.value for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Constant)]
 
 
+HOMES = {name: name.replace("-", "_") for name in (*CHANGES, *ADVISED)} | {
+    name: family for family, names in FAMILIES.items() for name in names
+}
+
+
 def test_no_id_of_a_change_stands_outside_of_its_file_and_of_the_rules_that_name_it():
     elsewhere = {
         f"{path.relative_to(ROOT)}: {text}"
@@ -178,7 +188,7 @@ def test_no_id_of_a_change_stands_outside_of_its_file_and_of_the_rules_that_name
         if not any(parent.is_symlink() for parent in path.parents)
         for text in literals(path)
         if text in {*CHANGES, *ADVISED} - {"autocast", "sham"}  # words of their own
-        and path != ROOT / "diagnose" / "changes" / f"{text.replace('-', '_')}.py"
+        and path not in (ROOT / "diagnose" / "changes" / f"{name}.py" for name in (HOMES[text], "__init__"))
         and path != ROOT / "analyzers" / "common" / "advice.py"
         and not (path.parent.name == "analyzers" and text in (*import_rule(path).changes, *import_rule(path).also))
     }
@@ -202,10 +212,10 @@ def test_no_id_of_a_rule_stands_in_the_replay():
 
 def test_buckets_have_one_size(monkeypatch):
     given = {}
-    monkeypatch.setattr(distributed, "_arguments", lambda _log, edit, options: given.update(edit.values(options)))
+    monkeypatch.setattr(distributed, "_around_init", lambda change, _made: change(given))
     change, edit = CHANGES["overlap-gradients"], CHANGES["overlap-gradients"].edit
     assert isinstance(change.patch, Patch)
-    change.patch.install(None, {})
+    change.patch.install(Log(), {})
     facts = {"ddp": {"bucket_cap_mb": 500.0}, "has_device": True}
     p = prescribe(Finding("exposed-communication", "", 1e6, facts=facts), 1e7)[0]
     assert p.arguments["bucket_cap_mb"] == edit.given["bucket_cap_mb"] == given["bucket_cap_mb"] == 25
@@ -228,11 +238,11 @@ def test_code_to_paste_imports_names_that_are_there():
 
 
 def test_a_change_names_every_module_that_its_code_takes():
-    for name in CHANGES:
-        path = ROOT / "diagnose" / "changes" / f"{name.replace('-', '_')}.py"
+    for path in FILES:
+        here = [CHANGES[name] for name in CHANGES if HOMES[name] == path.stem]
         code = " ".join(text for text in literals(path) if isinstance(text, str))
         taken = set(re.findall(r"from (diagnose\.kernels\.[\w.]+) import", code))
-        assert taken <= {CHANGES[name].remedy, *CHANGES[name].modules}, name
+        assert taken <= {module for change in here for module in (change.remedy, *change.modules)}, path.name
     for entry in (entry for entries in ADVISED.values() for entry in entries):
         taken = set(re.findall(r"from (diagnose\.kernels\.[\w.]+) import", entry.after))
         assert taken <= {entry.remedy, *entry.modules}, entry.id
@@ -251,7 +261,7 @@ def test_most_changes_can_be_proved():
     # Named one by one: of these a trial runs a copy of the script with the diff applied, so each is reviewed
     # once. Derived from patch and edit, the set would repeat `trial_method`.
     assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
-        "call-once", "cheaper-line", "cheaper-sample", "clip-in-update", "defer-sync", "detach-inputs",
+        "call-once", "cheaper-line", "cheaper-sample", "defer-sync", "detach-inputs",
         "eight-bit-optimizer", "load-once", "make-on-device", "no-contiguous", "remove-synchronize",
         "reorder-product", "reuse-result",
         "save-in-background", "shard-optimizer", "single-precision", "skip-frozen", "skip-zero-term", "stay-on-device",

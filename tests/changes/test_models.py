@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.changes.common.prescribe import effect_of
-from diagnose.changes.compress_gradients import HALVED
+from diagnose.changes.compressed_gradients import HALVED
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Device
 from diagnose.replay import Edge, simulate

@@ -25,7 +25,7 @@ TRACES, CAPTURES = ROOT / "fixtures" / "traces", ROOT / "fixtures" / "captures"
 OUTSIDERS = Path(__file__).parent / "captures"
 # What the recordings of each script lead to, and the lines to edit: the call that makes it, or the place itself.
 BUNDLED = {
-    "checkpoint_often-planted": {},  # what follows each save is called from a module that the edit does not read
+    "checkpoint_often-planted": {"save-in-background": 36},
     "emptied_cache-fixed": {"compile-model": 21},
     "fp32_matmul-planted": {"autocast": 34},
     "gc_every_step-planted": {"compile-model": 24},

@@ -96,7 +96,9 @@ def test_diffs_that_add_lines_at_one_place_apply_in_any_order(order, script, tmp
     for i in order:
         subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=changes[i].diff, text=True, check=True)
     text = script.read_text()
-    assert text.index("BackgroundSaver()") < text.index("class Net") < text.index("model.compile()")
+    assert (
+        text.index("BackgroundSaver(waits_before_use=True)") < text.index("class Net") < text.index("model.compile()")
+    )
     assert 'torch.set_float32_matmul_precision("high")\n' in text[: text.index("class Net")]
 
 

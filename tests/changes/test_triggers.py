@@ -118,22 +118,6 @@ def test_a_compiled_model_fuses_by_itself(recording):
     assert named(r, "unfused-elementwise") == []
 
 
-@pytest.mark.parametrize(("clips", "ids"), [(True, ["clip-in-update"]), (False, [])])
-def test_clipping_goes_into_the_update(recording, clips, ids):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.op("aten::mm", 0, 500)
-    r.kernel("gemm", 0, 500, launched=(-20, -15))
-    r.annotation("Optimizer.step#AdamW.step", 500, 1000)
-    for i in range(50):
-        at = 500 + 10 * i
-        r.op("aten::add_", at, at + 5)
-        r.kernel("elementwise", at + 6, at + 10, launched=(at + 1, at + 5))
-    if clips:
-        r.op("aten::_foreach_norm", 400, 450)
-    assert named(r, "unfused-optimizer") == ids
-
-
 def full(recording, *, ranks=1, train=True):
     """Return a step that fills a device of 500 MB: 300 MB of activations, 60 of the optimizer's state."""
     r = recording(devices=[Device(0, "NVIDIA A100", 500 * MB, 108, (8, 0))])

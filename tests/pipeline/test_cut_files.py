@@ -9,8 +9,8 @@ import pytest
 
 from diagnose.answer.screen import answer
 from diagnose.api import analyze_trace
+from diagnose.cli.ignoring import RuleChoice, leave_out
 from diagnose.model.words import english
-from diagnose.pipeline.ignoring import RuleChoice, leave_out
 from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 from diagnose.reports import text
 from diagnose.reports.json_reading import from_json

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.pipeline.flow_views import MAX_DRAWN_OPERATORS, MAX_NAMED_OPERATORS, flow_picture
 from diagnose.pipeline.rank import analyze_rank
+from diagnose.pipeline.timeline import MAX_DRAWN_OPERATORS, MAX_NAMED_OPERATORS, flow_picture
 from tests.analyzers.flow_tables import steps, tables
 from tests.analyzers.test_dead_work import with_metric
 from tests.dataflow.table import Table

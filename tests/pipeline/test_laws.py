@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diagnose.answer import FLOOR, HOST_FLOOR
 from diagnose.answer.cards import Prediction, predictions
-from diagnose.answer.ranking import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import answer, limit
 from diagnose.model.locations import is_user_file
 from diagnose.model.rules import LATE_RANKS

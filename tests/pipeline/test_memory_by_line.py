@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.pipeline.find import build_tables
-from diagnose.pipeline.flow_views import memory_by_line
+from diagnose.pipeline.timeline import memory_by_line
 from tests.analyzers.flow_tables import CPU, GPU, tables
 from tests.dataflow.table import Table
 

@@ -128,7 +128,7 @@ def test_one_prescription_for_each_finding_falls(stalled):
 
 
 @pytest.mark.parametrize(
-    ("names", "num"), [(("compile-model", "fuse-kernels"), 1), (("compile-model", "cudnn-benchmark"), 2)]
+    ("names", "num"), [(("compile-model", "fuse-kernels"), 1), (("compile-model", "allow-tf32"), 2)]
 )
 def test_of_changes_that_compile_the_model_one_falls(stalled, names, num):
     found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.device_time import kernel_families, kernel_times
+from diagnose.pipeline.code_times import kernel_families, kernel_times
 
 
 @pytest.fixture

@@ -27,10 +27,10 @@ def test_the_last_recording_gets_as_long_as_the_first_took(clock):
     assert (budget.left, budget.for_trials) == (45, 30)
     clock.now += 30
     assert (budget.left, budget.for_trials) == (15, 15)  # less than there is to keep back
-    assert budget.records(["cudnn-benchmark"], notes)
+    assert budget.records(["allow-tf32"], notes)
     assert not notes
     clock.now += 1
-    assert not budget.records(["cudnn-benchmark"], notes)
+    assert not budget.records(["allow-tf32"], notes)
     assert len(notes) == 1
     assert notes[0].startswith("The budget was used up before the steps")
     clock.now += 100
@@ -41,9 +41,9 @@ def test_a_capture_that_was_there_needs_no_time(clock):
     budget = Budget(60)
     clock.now += 59
     assert budget.for_trials == 1
-    assert budget.records(["cudnn-benchmark"], [])
+    assert budget.records(["allow-tf32"], [])
     clock.now += 1
-    assert not budget.records(["cudnn-benchmark"], [])
+    assert not budget.records(["allow-tf32"], [])
 
 
 def test_without_a_gain_nothing_is_recorded_and_nothing_is_said_of_it(clock):
@@ -61,4 +61,4 @@ def test_the_last_recording_leaves_time_for_its_analysis(clock):
     assert budget.for_recording == 44
     clock.now += 45
     assert (budget.left, budget.for_recording) == (7, 0)
-    assert not budget.records(["cudnn-benchmark"], [])
+    assert not budget.records(["allow-tf32"], [])

@@ -132,7 +132,7 @@ PROVES = """
     from diagnose.trials.by_turns import NoTurnsError, by_turns
     from diagnose.trials.candidates import Candidate
     from diagnose.trials.limits import limits_of
-    from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, run_folder
+    from diagnose.trials.launch import EndedBySignal, ended_by_signals, run_folder
     from diagnose.trials.runs import Command, Runner
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores

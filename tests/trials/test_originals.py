@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials.originals import Changes, Originals
+from diagnose.trials.limits import Changes, Originals
 
 
 @pytest.fixture

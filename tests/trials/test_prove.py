@@ -188,8 +188,8 @@ def test_a_change_that_changes_nothing_is_no_gain_whatever_the_clock_says():
 
 def test_a_change_that_is_refused_is_not_run():
     script = Script({})
-    result = prove(script, [Candidate("autocast-fp16", "Fp16", skip_reason="It needs a GPU.")], 1e6, lambda _text: None)
-    assert [(t.id, t.failure, t.step_ms) for t in result.trials] == [("autocast-fp16", "It needs a GPU.", ())]
+    result = prove(script, [Candidate("autocast", "Fp16", skip_reason="It needs a GPU.")], 1e6, lambda _text: None)
+    assert [(t.id, t.failure, t.step_ms) for t in result.trials] == [("autocast", "It needs a GPU.", ())]
     assert script.ran == []
 
 
@@ -198,7 +198,7 @@ def test_steps_that_a_scaler_skips_are_told():
         def time(self, ids, *, timeout_s):
             return replace(super().time(ids, timeout_s=timeout_s), skipped_steps=2 if ids else None)
 
-    trial = run(Skips({}), "autocast-fp16").trials[0]
+    trial = run(Skips({}), "autocast").trials[0]
     assert trial.skipped_steps == (0, 2)
     assert "2 optimizer steps were skipped" in trial.note
     assert run(Script({}), "sham").trials[0].skipped_steps is None

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.trials.room import available_bytes, room_for
+from diagnose.trials.turn_process import available_bytes, room_for
 
 GB = 1 << 30
 

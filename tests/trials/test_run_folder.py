@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials.run_folder import (
+from diagnose.trials.launch import (
     LOCK,
     MARKER,
     PREFIX,
@@ -23,7 +23,7 @@ from diagnose.trials.run_folder import (
 PATIENCE_S = 60
 HOLDS = """
 import os, pathlib, subprocess, sys, time
-from diagnose.trials.run_folder import run_folder
+from diagnose.trials.launch import run_folder
 with run_folder() as folder:
     left = subprocess.Popen(["sleep", "300"], env={"DIAGNOSE_TRIAL": f"{folder}/run-001", "PATH": os.environ["PATH"]})
     while b"DIAGNOSE_TRIAL" not in pathlib.Path(f"/proc/{left.pid}/environ").read_bytes():

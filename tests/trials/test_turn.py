@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.trials import measuring, turn
-from diagnose.trials.turn import FIRST_STEPS, Turns, TurnTimer, block_plan
+from diagnose.trials import child, measuring
+from diagnose.trials.child import FIRST_STEPS, Turns, TurnTimer, block_plan
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Return the clock of timers, which only a test moves."""
     now = SimpleNamespace(ns=0)
-    for module in (measuring, turn):
+    for module in (measuring, child):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=lambda: now.ns))
     return now
 
@@ -142,7 +142,7 @@ def test_on_a_device_steps_are_timed_in_its_queue_and_it_is_drained_once_a_block
 
     device.Event, device.synchronize = Event, synchronize
     device.mem_get_info = lambda: (7, 9)
-    for module in (measuring, turn):
+    for module in (measuring, child):
         monkeypatch.setattr(module, "used_cuda", lambda: device)
     for line in ("go 0.09", "go 0.09", "stop"):
         parent.ask(line)

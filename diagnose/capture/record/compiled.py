@@ -17,7 +17,6 @@ from diagnose.text.masking import mask_text
 _GUARD = re.compile(r"^\d+/(?P<version>\d+): (?P<guard>.*?)(\s+# .*)?$")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _HINT = re.compile(r"^\s*Hint: (?P<hint>.+)$", re.MULTILINE)
-MAX_WORDING = 200  # characters of a reason, a hint or a guard: the latter may hold any content of the script's
 
 
 def compiled_record() -> CompiledRecord:
@@ -89,4 +88,5 @@ def _function(name: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return mask_text(text)[:MAX_WORDING]
+    # A guard may hold any content of the script's.
+    return mask_text(text)[:200]

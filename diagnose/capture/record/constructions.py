@@ -1,4 +1,4 @@
-"""Finds the call in the script that made an object, so that a change of its arguments can be printed as a diff.
+"""Finds in the script what a diff can change: calls that made an object, and expressions that make 64-bit floats.
 
 What is taken down is the call's own lines with a few around them, the names of its class's parameters, and the keys
 (never the values) of a mapping that it passes by ``**``. A call with a credential in its lines is left out.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
 import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -18,7 +21,7 @@ import msgspec
 
 from diagnose.capture.record.sampler import users_frames
 from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
-from diagnose.model.records import CallRecord
+from diagnose.model.records import CallRecord, LoadedRecord
 
 
 class Constructions:
@@ -103,3 +106,48 @@ def _spread(call: ast.Call, frame: FrameType) -> tuple[str, ...] | None:
             return None
         keys += [key for key in value if isinstance(key, str)]
     return tuple(keys)
+
+
+def wide_sources(
+    lines: SourceLines, loaded: LoadedRecord, buffers: Mapping[str, tuple[str, int]]
+) -> tuple[CallRecord, ...]:
+    """Return what is taken down of the expressions.
+
+    Args:
+        lines: of the sources.
+        loaded: the expressions that samples were loaded with; those that others take over are left out.
+        buffers: of modules, with the file and line of the ``__init__`` of their class.
+    """
+
+    @cache
+    def nodes(file: str) -> list[ast.AST]:
+        tree = parsed("\n".join(lines.text(file) or ()))
+        return list(ast.walk(tree)) if tree is not None else []
+
+    rows = loaded.expressions
+    around = {row for one in rows if one.is_wide for row in one.inside}
+    found = [
+        excerpt_of(node, lines, one.file, name=one.text)
+        for row, one in enumerate(rows)
+        if one.is_wide and row not in around
+        for node in nodes(one.file)
+        if isinstance(node, ast.expr) and node.lineno == one.line and ast.unparse(node)[:120] == one.text
+    ]
+    for name, (file, line) in buffers.items():
+        registered = _registered(nodes(file), line, name.rpartition(".")[2])
+        found += [excerpt_of(node, lines, file, name=name) for node in registered]
+    return tuple(one for one in found if one is not None)
+
+
+def _registered(nodes: list[ast.AST], line: int, name: str) -> Iterator[ast.expr]:
+    """Yield what the class around a line registers as a buffer of this name."""
+    classes = (
+        node for node in nodes if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0)
+    )
+    for call in (each for node in classes for each in ast.walk(node) if isinstance(each, ast.Call)):
+        if len(call.args) > 1 and ast.unparse(call.func).rpartition(".")[2] == "register_buffer":
+            # A string of the source, with whatever it is formatted with, may be the name.
+            parts = getattr(call.args[0], "values", [call.args[0]])
+            pattern = [re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts]
+            if isinstance(call.args[0], ast.JoinedStr | ast.Constant) and re.fullmatch("".join(pattern), name):
+                yield call.args[1]

@@ -22,8 +22,7 @@ from pathlib import Path
 from diagnose.capture.frames.layout import addresses
 from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler
-from diagnose.capture.record.taken import Taken
+from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler, Taken
 
 # Records when Python's garbage collector ran on the training thread.
 #

@@ -20,17 +20,16 @@ from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
 from diagnose.capture.record.compiled import compiled_places, compiled_record
+from diagnose.capture.record.constructions import wide_sources
 from diagnose.capture.record.folder import CaptureFolder, RunLog, write_rows
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import LONG_STEP_S, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
-from diagnose.capture.record.sampler import is_users_file, place_of, users_frames
+from diagnose.capture.record.sampler import Taken, is_users_file, place_of, users_frames
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.capture.record.taken import Taken
-from diagnose.capture.record.wide_sources import wide_sources
 from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener

@@ -14,23 +14,6 @@ if TYPE_CHECKING:
     from diagnose.model.host_reads import WaitsFor
     from diagnose.tables.program import Program
 
-__all__ = [
-    "COMPILATION",
-    "compiled_before_capture",
-    "empties_cache",
-    "graphable",
-    "script_of",
-    "to_a_model_of_the_script",
-    "to_calls_of_the_model",
-    "to_copies_to_the_device",
-    "to_data_parallel_training",
-    "to_launches_without_graphs",
-    "to_shapes_and_branches",
-    "to_training",
-    "to_values_read",
-    "waits_for",
-]
-
 # What compiling costs, and how what a CUDA graph captures is compiled.
 
 # Small models took 31 to 42 s on two cores of a CPU, with an empty cache.

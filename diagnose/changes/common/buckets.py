@@ -22,9 +22,6 @@ from diagnose.replay.simulate import simulate
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, REDUCTION
 
-__all__ = ["MAX_UNEXPLAINED", "Reductions", "end_of_buckets", "reductions", "with_buckets"]
-
-
 MAX_UNEXPLAINED = 0.1  # of the step: what the model of sizes and rate may be off for the recorded buckets
 _ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "char": 1, "byte": 1}
 

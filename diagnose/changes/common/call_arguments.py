@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from diagnose.changes.common.change import REMOVED, UNREADABLE
 
-__all__ = ["Expression", "parsed_call", "passed", "set_arguments"]
-
 _COMMA = re.compile(r"\s*,\s*")
 _NO_COMMA = r",?\s*$"
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Dict)  # what may follow ** in a display as it is

@@ -16,19 +16,6 @@ from diagnose.changes.common.call_arguments import parsed_call, passed, set_argu
 from diagnose.changes.common.change import REMOVED
 from diagnose.model.records import CallRecord
 
-__all__ = [
-    "EditedCall",
-    "argument_of",
-    "call_of",
-    "calls_in",
-    "diff_of",
-    "edited",
-    "other_classes_of",
-    "passed_by",
-    "settings_of",
-    "text_of",
-]
-
 _OPTIONS = frozenset({"args", "arguments", "flags", "FLAGS", "opt", "opts", "options"})  # of a command line
 
 

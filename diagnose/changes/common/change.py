@@ -6,7 +6,7 @@ is imported by the functions that need it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -44,6 +44,7 @@ __all__ = [
     "reduced",
     "replace_attribute",
     "rounding",
+    "undo_all",
 ]
 
 # What the functions of patches share: a log, and the way in which an attribute is replaced and put back.
@@ -101,6 +102,16 @@ def replace_attribute(owner: Any, name: str, value: Any) -> Undo:  # a class or 
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+    return undo
+
+
+def undo_all(undo_each: Iterable[Undo]) -> Undo:
+    """Return what undoes each of them, those that are added later included."""
+
+    def undo() -> None:
+        for one in undo_each:
+            one()
 
     return undo
 
@@ -248,6 +259,7 @@ class Change:
     id: str
     title: str  # imperative
     numerics: Numerics
+    page: str = ""  # where the file has several changes
     patch: Patch | None = None
     edit: Edit | None = None
     proposal: Proposal | Callable[[Finding, float, Program], Proposal | None] | None = None

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Proposal, SetArguments
-from diagnose.changes.common.memory import num_ranks
+from diagnose.changes.common.change import SetArguments
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
-__all__ = [
-    "BUCKETS",
-    "BUCKET_MB",
-    "MIN_BY_HAND",
-    "NO_BROADCAST",
-    "NO_SEARCH",
-    "ddp_arguments",
-    "ddp_call",
-    "has_free_core",
-    "is_a_reduction",
-    "is_costly",
-    "is_dominant",
-    "is_reduced_by_hand",
-    "late_gradients",
-    "to_large_gradients",
-    "up_to_ranks",
-]
-
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
-MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
 # The arguments of DistributedDataParallel up to the first whose place differs between versions of torch.
 _PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
@@ -42,7 +22,7 @@ def _ddp(takes: Mapping[str, str] | None = None, **given: object) -> SetArgument
     return SetArguments(CONSTRUCTORS, given, takes or {}, parameters=_PARAMETERS)
 
 
-BUCKETS = _ddp({"bucket_cap_mb": "bucket_cap_mb"}, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
+MODERATE_BUCKETS = _ddp({"bucket_cap_mb": "bucket_cap_mb"}, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
 NO_BROADCAST = _ddp(broadcast_buffers=False)
 NO_SEARCH = _ddp(find_unused_parameters=False)
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
@@ -53,7 +33,8 @@ _SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # argumen
 def is_reduced_by_hand(facts: Facts) -> bool:
     """Return whether the script reduces one tensor after the other itself: it has no arguments to tune."""
     by_hand = facts.get("reductions_by_hand")
-    return isinstance(by_hand, float) and by_hand >= MIN_BY_HAND
+    # Reductions a step that the script calls itself: from here on buckets are what it lacks.
+    return isinstance(by_hand, float) and by_hand >= 8
 
 
 def ddp_arguments(finding: Finding) -> dict[str, object]:
@@ -81,41 +62,6 @@ def has_free_core(facts: Facts) -> bool:
     On two cores with a rank on each, 16-bit gradients made steps of 44 ms 3 % longer and smaller buckets 13 %.
     """
     return bool(facts.get("has_device")) or facts.get("free_cores") != 0
-
-
-def is_costly(finding: Finding, step_ns: float) -> bool:
-    """Return whether the exchange costs so much that a change of the training itself may be worth it."""
-    # Of the step: below it no loss of gradients, or of exchanges, is offered.
-    return finding.lost_ns >= 0.1 * step_ns
-
-
-def is_dominant(finding: Finding, step_ns: float) -> bool:
-    """Return whether the exchange costs so much that most of the gradients may be left for later steps."""
-    # Of the step: below it gradients that arrive steps later are not offered.
-    return finding.lost_ns >= 0.25 * step_ns
-
-
-def late_gradients(options: str) -> Callable[[Finding, float, Program], Proposal | None]:
-    """Return the advice of a hook that leaves most of the gradients for later steps; ``options`` are its arguments."""
-
-    def advice(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
-        if not is_a_reduction(finding) or not is_dominant(finding, step_ns):
-            return None
-        return Proposal(
-            after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
-            f"hook = install(ddp, {options})   # before the first backward\n"
-            'checkpoint = {"model": model.state_dict(), "hook": hook.state_dict()}   # on every rank: errors differ',
-            least=0.0,
-            most=0.8,
-            needs="DistributedDataParallel over a slow link; memory for the errors, as large as the gradients",
-        )
-
-    return advice
-
-
-def up_to_ranks(limit: int) -> Callable[[Program, Finding], bool]:
-    """Return a test for a hook in which each rank receives the bytes of all others, which helps up to so many ranks."""
-    return lambda program, finding: num_ranks(finding) <= limit and to_large_gradients(program, finding)
 
 
 def to_large_gradients(program: Program, finding: Finding) -> bool:

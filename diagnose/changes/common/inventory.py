@@ -13,13 +13,12 @@ from diagnose import analyzers
 from diagnose.changes import CHANGES, trial_method
 from diagnose.model.limits import TrialMethod
 
-__all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
-
 # Modules that no trace asks for, and why.
 BUILDING_BLOCKS = {
     "distributed.launch": "starts ranks; what it saves depends on the program",
     "distributed.hook_timing": "times an exchange without a profiler; a trace has those times",
     "distributed.single_process_parity": "checks the numbers of any way of sharding against one process",
+    "ops.adamw": "clips within the update; the optimizer's own fused form comes first",
     "ops.custom_op": "what the bundled operators are built with, and one of your own can be",
     "ops.native": "builds the operators' C++ and CUDA sources, where Triton is not to be had",
     "ops.rotary": "operators alone do not show a rotary embedding that is written out",

@@ -19,42 +19,6 @@ if TYPE_CHECKING:
     from diagnose.model.records import CallRecord
     from diagnose.tables.program import Program
 
-__all__ = [
-    "CHEAPER",
-    "FIRST_WORKERS",
-    "HIDDEN",
-    "HIDDEN_AT_BEST",
-    "IN_PROCESS",
-    "ITERABLE_NUMERICS",
-    "KEEPING_WORKERS",
-    "KEPT_WORKERS",
-    "MAX_KEPT_BYTES",
-    "MORE_WORKERS",
-    "OWN_COLLATE",
-    "PREFETCH_FACTOR",
-    "SHARED_OUT",
-    "SPLIT_BY_HAND",
-    "THREADS",
-    "WHOLE",
-    "Cores",
-    "Prepared",
-    "bytes_of_all",
-    "computing_share",
-    "draws_at",
-    "handover_ns",
-    "hidden_by_first_workers",
-    "hidden_by_more_workers",
-    "is_iterable",
-    "leaves_no_gain",
-    "loader_call",
-    "prepared",
-    "recorded_cores",
-    "shares_cores",
-    "step_with_workers",
-    "useful_workers",
-    "with_batch_size",
-]
-
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 # In the two published pairs without and with four workers 86 and 87 % of what a step without the stall would save came
 # true in the median step (evaluation/pages/pairs.md).

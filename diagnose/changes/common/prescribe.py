@@ -30,19 +30,6 @@ from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 
-__all__ = [
-    "also_possible",
-    "compiles_model",
-    "effect_of",
-    "further",
-    "is_moved",
-    "is_worth_showing",
-    "prescribe",
-    "recording_first",
-    "without_savings",
-]
-
-
 _LOSSES = r"compare the (first losses|loss\b[^;]*)"
 
 

@@ -12,8 +12,6 @@ from diagnose.model.own_source import EditedStatement, shown
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
 
-__all__ = ["BY_HAND", "STATEMENTS", "of_statements", "there"]
-
 STATEMENTS = EditLoop("with_statements", "statements", ())
 BY_HAND = "the recording does not show all the code that it would change"
 

@@ -26,7 +26,6 @@ __all__ = [
     "with_compiled_model",
     "with_device_argument",
     "with_eight_bit_adamw",
-    "with_fused_adamw",
     "with_gradients_set_to_none",
     "with_kept_values",
     "with_length_batches",
@@ -257,11 +256,6 @@ def _by_length(call: cst.Call) -> cst.Call | str:
     kept = [arg for arg in call.args if all(arg is not given[name] for name in names)]
     made = cst.Arg(sampler, cst.Name("batch_sampler"), _EQUAL, comma=_COMMA if kept else cst.MaybeSentinel.DEFAULT)
     return call.with_changes(args=[given["dataset"].with_changes(comma=_COMMA), made, *kept])
-
-
-def with_fused_adamw(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
-    """Make `FusedAdamW` in the place of AdamW, and leave clipping to its author."""
-    return _with_calls(tree, ("AdamW",), lambda call: _renamed(call, "FusedAdamW", _OF_ADAMW | {"maximize"}))
 
 
 def with_eight_bit_adamw(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:

@@ -6,10 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import Log, Undo, replace_attribute
+from diagnose.changes.common.change import Log, Undo, replace_attribute, undo_all
 from diagnose.changes.patches.top_module import once_for_top_module, with_hooks_outside
-
-__all__ = ["compile_graphs", "compile_model", "stop_recompiling"]
 
 
 def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -28,11 +26,7 @@ def stop_recompiling(log: Log, options: Mapping[str, Any]) -> Undo:  # the signa
 
     undo_each = [_dynamic(owner, log) for owner in (torch, torch.nn.Module)]
 
-    def undo() -> None:
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all(undo_each)
 
 
 def _dynamic(owner: Any, log: Log) -> Undo:  # torch, or the class Module

@@ -8,68 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diagnose.changes.common.change import Log, SetArguments, Undo, replace_attribute
-from diagnose.changes.common.gradients import BUCKETS, NO_BROADCAST, NO_SEARCH
-
-__all__ = [
-    "bucket_gradients",
-    "compress_gradients",
-    "eight_bit_gradients",
-    "hierarchical_exchange",
-    "low_rank_gradients",
-    "no_buffer_broadcast",
-    "no_unused_search",
-    "one_bit_gradients",
-    "overlap_gradients",
-    "top_k_gradients",
-]
 
 WARM_UP_STEPS = 4  # of lossy hooks in a trial, which is shorter than the thousand that a training should take
-RANK = 2  # of its products
 
 
-def bucket_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Exchange gradients in buckets of a moderate size."""
-    return _arguments(log, BUCKETS, options)
-
-
-def overlap_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Exchange gradients in buckets that begin while backward is at work."""
-    return _arguments(log, BUCKETS, options)
-
-
-def no_buffer_broadcast(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Do not broadcast buffers in every forward."""
-    return _arguments(log, NO_BROADCAST, options)
-
-
-def no_unused_search(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Do not look for parameters that a forward did not use."""
-    return _arguments(log, NO_SEARCH, options)
-
-
-def compress_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Exchange gradients in bf16."""
-    return _hook(log, "bf16", "gradients are exchanged in bf16")
-
-
-def eight_bit_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Exchange gradients in 8 bits."""
-    return _hook(log, "int8", "gradients are exchanged in 8 bits")
-
-
-def low_rank_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Exchange gradients as products of thin matrices."""
-    return _hook(log, "power_sgd", "gradients are exchanged as thin matrices", rank=RANK, warm_up=WARM_UP_STEPS)
-
-
-def top_k_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Exchange the largest gradients."""
-    return _hook(log, "top_k", "the largest gradients are exchanged", warm_up=WARM_UP_STEPS)
-
-
-def one_bit_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Exchange the signs of gradients."""
-    return _hook(log, "one_bit", "signs of gradients are exchanged", warm_up=WARM_UP_STEPS)
+HOOKS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "bf16": ("gradients are exchanged in bf16", {}),
+    "int8": ("gradients are exchanged in 8 bits", {}),
+    "power_sgd": ("gradients are exchanged as thin matrices", {"rank": 2, "warm_up": WARM_UP_STEPS}),
+    "top_k": ("the largest gradients are exchanged", {"warm_up": WARM_UP_STEPS}),
+    "one_bit": ("signs of gradients are exchanged", {"warm_up": WARM_UP_STEPS}),
+}
+"""What a hook does, in words, and its options in a trial."""
 
 
 def hierarchical_exchange(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -89,17 +39,22 @@ def hierarchical_exchange(log: Log, options: Mapping[str, Any]) -> Undo:  # the 
     return _around_init(lambda _given: None, made)
 
 
-def _hook(log: Log, name: str, what: str, **options: object) -> Undo:
+def hook(log: Log, options: Mapping[str, Any], *, name: str) -> Undo:  # the signature of a patch
+    """Exchange gradients by one of the HOOKS."""
+    what, arguments = HOOKS[name]
+
     def made(ddp: Any) -> None:  # a DistributedDataParallel
         from diagnose.kernels.distributed.comm_hooks import install
 
-        install(ddp, name, **options)
+        install(ddp, name, **arguments)
         log.did(f"DistributedDataParallel: {what}")
 
     return _around_init(lambda _given: None, made)
 
 
-def _arguments(log: Log, edit: SetArguments, options: Mapping[str, Any]) -> Undo:
+def with_arguments(log: Log, options: Mapping[str, Any], *, edit: SetArguments) -> Undo:
+    """Make every DistributedDataParallel with the arguments of an edit."""
+
     def change(given: dict[str, Any]) -> None:
         changed = edit.values(options)
         given.update(changed)

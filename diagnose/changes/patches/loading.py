@@ -18,17 +18,6 @@ from diagnose.changes.common.loading import (
 )
 from diagnose.model.launched import usable_cores
 
-__all__ = [
-    "cache_samples",
-    "concurrent_samples",
-    "keep_workers",
-    "load_in_process",
-    "load_in_workers",
-    "load_on_thread",
-    "more_workers",
-    "prefetch_to_device",
-]
-
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
     """Give every DataLoader without workers some, kept alive between epochs.

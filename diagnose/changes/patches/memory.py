@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import Log, Undo, replace_attribute
+from diagnose.changes.common.change import Log, Undo, replace_attribute, undo_all
 from diagnose.changes.patches.top_module import around_top_module, once_for_top_module
 
 __all__ = [
@@ -77,14 +77,7 @@ def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # the sign
         else:
             log.did(f"{len(names)} blocks of {type(blocks[0]).__name__} are recomputed in the backward pass")
 
-    undo_hook = once_for_top_module(act)
-
-    def undo() -> None:
-        undo_hook()
-        for one in undo_blocks:
-            one()
-
-    return undo
+    return undo_all((once_for_top_module(act), undo_all(undo_blocks)))
 
 
 def _repeated(module: Any) -> list[Any]:  # a Module
@@ -192,14 +185,7 @@ def offload_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the sign
         undo_each.append(offload_optimizer_state(self).undo)
         log.did(f"{type(self).__name__}: its state is on the host between steps")
 
-    undo_init = replace_attribute(Optimizer, "__init__", made)
-
-    def undo() -> None:
-        undo_init()
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all((replace_attribute(Optimizer, "__init__", made), undo_all(undo_each)))
 
 
 def no_fills(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -209,11 +195,7 @@ def no_fills(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of 
 
     undo_each = [_sets_to_none(owner, log) for owner in (Optimizer, Module)]
 
-    def undo() -> None:
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all(undo_each)
 
 
 def _sets_to_none(owner: Any, log: Log) -> Undo:  # a class with zero_grad

@@ -13,8 +13,6 @@ from diagnose.kernels._state import fingerprint, random_state
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 from diagnose.kernels.shared_cache import SharedCache
 
-__all__ = ["CachedSamples", "NotedSamples"]
-
 
 def _note() -> torch.Tensor:
     """Return one byte in memory that worker processes share."""

@@ -7,11 +7,23 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import REMOVED, Log, Undo, replace_attribute
-from diagnose.changes.common.optimizers import EDITS
+from diagnose.changes.common.change import REMOVED, Log, SetArguments, Undo, replace_attribute, undo_all
 from diagnose.changes.patches.top_module import once_for_top_module
 
-__all__ = ["foreach_optimizer", "fused_loss", "fused_optimizer", "patch_operators"]
+FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
+FOREACH_CLASSES = (*FUSED_CLASSES, "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
+
+
+def differentiates(passed: Mapping[str, object]) -> str:
+    """Return why an optimizer with these arguments keeps its loop, "" where it need not."""
+    return "it is differentiable, and that only the loop over its tensors is" if passed.get("differentiable") else ""
+
+
+# torch makes no optimizer that is both, and takes the one alone where the other is not mentioned.
+EDITS = {
+    "fused": SetArguments(FUSED_CLASSES, {"fused": True}, without=("foreach",), unless=differentiates),
+    "foreach": SetArguments(FOREACH_CLASSES, {"foreach": True}, without=("fused",), unless=differentiates),
+}
 
 # Patches that let a model and its loss run the bundled operators.
 
@@ -30,14 +42,7 @@ def patch_operators(log: Log, options: Mapping[str, Any]) -> Undo:  # the signat
         if not patched.replaced:
             log.left("a model without modules that an operator can stand for")
 
-    undo_hook = once_for_top_module(act)
-
-    def undo() -> None:
-        undo_hook()
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all((once_for_top_module(act), undo_all(undo_each)))
 
 
 def fused_loss(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -76,11 +81,7 @@ def _implementation(flag: str, log: Log, options: Mapping[str, Any]) -> Undo:
     classes = [getattr(torch.optim, name) for name in EDITS[flag].of]
     undo = [_patched(c, flag, log, options) for c in classes if flag in inspect.signature(c.__init__).parameters]
 
-    def undo_all() -> None:
-        for one in undo:
-            one()
-
-    return undo_all
+    return undo_all(undo)
 
 
 def _patched(cls: type, flag: str, log: Log, options: Mapping[str, Any]) -> Undo:

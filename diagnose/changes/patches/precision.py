@@ -1,4 +1,4 @@
-"""Patches of the arithmetic: bf16 autocast around the model, TF32 products, cuDNN's own search."""
+"""Patches of the arithmetic: autocast around the model, TF32 products, cuDNN's own search."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute
+from diagnose.changes.common.change import CannotApply, Log, Undo, replace_attribute, undo_all
 from diagnose.changes.patches.top_module import around_top_module
 
-__all__ = [
-    "ScaledTraining",
-    "allow_tf32",
-    "as_float",
-    "autocast",
-    "autocast_fp16",
-    "benchmark_convolutions",
-    "fast_dropout",
-    "flush_subnormals",
-    "other_attention",
-]
+FP16_BY_HAND = "fp16 needs a GradScaler around backward() and the optimizer's step as well"
 
 # The patch that lets the CPU take subnormal numbers for 0.
 
@@ -55,18 +45,14 @@ def fast_dropout(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature
 
     undo_each = [dropout.use_fast_dropout(), replace_attribute(dropout, "_mask", mask)]
 
-    def undo() -> None:
-        for one in undo_each:
-            one()
-
-    return undo
+    return undo_all(undo_each)
 
 
 def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
     """Run the outermost module's forward under bf16 autocast; what it returns is fp32 again.
 
     A loss that the script computes outside its model stays in fp32. With ``dtype`` float16, which is prescribed for
-    GPUs without bf16, it is the patch ``autocast-fp16``.
+    GPUs without bf16, a GradScaler scales the loss.
     """
     if options.get("dtype") == "float16":
         return autocast_fp16(log, options)

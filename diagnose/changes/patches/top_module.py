@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from diagnose.changes.common.change import Undo
 
-__all__ = ["around_top_module", "once_for_top_module", "with_hooks_outside"]
-
 Before: TypeAlias = Callable[[Any, tuple[Any, ...]], Any]  # the signature of torch's hooks
 After: TypeAlias = Callable[[Any, Any, Any], Any]
 _active: list[tuple[Before, After]] = []  # hooks of `around_top_module` that are in place

@@ -1,4 +1,4 @@
-"""Another implementation of the optimizer: advice, and what it does to the recorded steps."""
+"""torch's faster implementations of an optimizer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Change, Install, Patch, Proposal, SetArguments, rounding
+from diagnose.changes.patches import optimizers
+from diagnose.changes.patches.optimizers import EDITS, FOREACH_CLASSES, FUSED_CLASSES, differentiates
 from diagnose.model.locations import own_place
 
 if TYPE_CHECKING:
@@ -16,21 +18,6 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-__all__ = ["EDITS", "FOREACH_CLASSES", "FUSED_CLASSES", "OWN_STEP", "Implementation", "change_to"]
-
-FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
-FOREACH_CLASSES = (*FUSED_CLASSES, "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
-
-
-def _differentiates(passed: Mapping[str, object]) -> str:
-    return "it is differentiable, and that only the loop over its tensors is" if passed.get("differentiable") else ""
-
-
-# torch makes no optimizer that is both, and takes the one alone where the other is not mentioned.
-EDITS = {
-    "fused": SetArguments(FUSED_CLASSES, {"fused": True}, without=("foreach",), unless=_differentiates),
-    "foreach": SetArguments(FOREACH_CLASSES, {"foreach": True}, without=("fused",), unless=_differentiates),
-}
 
 OWN_STEP = """# a sketch, with the arithmetic of Adam: keep your own; in step(), for each group:
 params = [p for p in group["params"] if p.grad is not None]
@@ -60,12 +47,12 @@ class Implementation:
     serves_own: bool = False  # whether it is what an optimizer of the author's own can be written with
 
 
-def change_to(chosen: Implementation, install: Install) -> Change:
+def change_to(chosen: Implementation, install: Install, page: str) -> Change:
     """Return the change to an implementation, which ``install`` makes in a trial."""
 
     def advice(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
         name = str(finding.facts.get("name", "AdamW"))
-        if _differentiates(finding.facts):
+        if differentiates(finding.facts):
             return None
         if finding.facts.get("in_graph"):
             return _in_a_graph(chosen) if chosen.flag == "fused" else None
@@ -79,6 +66,7 @@ def change_to(chosen: Implementation, install: Install) -> Change:
 
     return Change(
         id=f"{chosen.flag}-optimizer",
+        page=page,
         title=f"Use the {chosen.flag} implementation of the optimizer",
         numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
         patch=Patch(install, group="optimizer"),
@@ -206,3 +194,51 @@ def _merged_nodes(t: Tables, finding: Finding) -> Effect:
     return effect_of_tasks(
         t, finding, finding.tasks, (0.5 * share * length, share * length), assumption, pauses_left=(1.0, 0.0)
     )
+
+
+FUSED = Implementation(
+    flag="fused",
+    classes=FUSED_CLASSES,
+    advised_for=lambda name: name in FUSED_CLASSES,
+    launches=(8, 2),
+    fewer_passes=(0.0, 2 / 3),
+    on_device=(0.5, 1.0),
+    on_cpu=(0.6, 1.0),
+)
+FOREACH = Implementation(
+    flag="foreach",
+    classes=FOREACH_CLASSES,
+    advised_for=lambda name: name in FOREACH_CLASSES and name not in FUSED_CLASSES,
+    launches=(40, 12),
+    fewer_passes=(0.0, 0.0),
+    on_device=(0.5, 1.0),
+    on_cpu=None,
+    serves_own=True,
+)
+CHANGES = (
+    change_to(
+        FUSED,
+        optimizers.fused_optimizer,
+        """Use the fused implementation of the optimizer.
+
+What it does
+    Passes `fused=True` to the optimizer. A few launches then update all tensors in one pass over memory.
+
+What to watch
+    Adam, AdamW, SGD and Adagrad have it, for floating-point parameters.
+""",
+    ),
+    change_to(
+        FOREACH,
+        optimizers.foreach_optimizer,
+        """Use the foreach implementation of the optimizer.
+
+What it does
+    Passes `foreach=True` to the optimizer. It then updates all tensors in a few launches. Use it on a GPU for
+    optimizers without a fused implementation.
+
+What to watch
+    It needs memory for intermediate results of all tensors at once. On a CPU it makes steps slower.
+""",
+    ),
+)

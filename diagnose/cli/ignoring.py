@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.answer.ranking import answering
+from diagnose.answer import answering
 from diagnose.answer.screen import with_words
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding

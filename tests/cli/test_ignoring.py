@@ -7,10 +7,10 @@ import pytest
 
 from diagnose.answer.screen import answer
 from diagnose.api import analyze_trace
+from diagnose.cli.ignoring import RuleChoice, leave_out
 from diagnose.errors import UsageError
 from diagnose.model.locations import Where
 from diagnose.model.words import english
-from diagnose.pipeline.ignoring import RuleChoice, leave_out
 from diagnose.reports.json import to_dict
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"

@@ -1,0 +1,106 @@
+"""Leave out what reaches no parameter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_training
+from diagnose.changes.common.change import Change, Proposal, identical, rounding
+from diagnose.changes.common.statements import STATEMENTS, of_statements, there
+from diagnose.model.locations import at_line, own_place
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _skip_frozen_proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    title = f"Leave weights out that are not trained{there(finding)}"
+    needs = "averages that began as copies of the weights"
+    return of_statements(finding.facts.get("edits"), title=title, needs=needs, least=0.8)
+
+
+def _skip_zero_term_proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    title = f"Leave the term out while its coefficient is 0{there(finding)}"
+    # The zeros that were added to other gradients are a part of it.
+    return of_statements(finding.facts.get("edits"), title=title, least=0.8)
+
+
+def _takes_gradients(program: Program, finding: Finding) -> bool:
+    return finding.facts.get("kind") not in ("result", "unchanged", "zero factor") and to_training(program, finding)
+
+
+def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    facts, place = finding.facts, own_place(finding.where)
+    at = f" at {at_line(place)}" if place else ""
+    modules, needs = facts.get("modules"), ""
+    title = "Detach what the other model made: nothing uses its gradients"
+    if facts.get("is_frozen"):
+        title = f"Freeze {modules} with requires_grad_(False): no optimizer updates them"
+        needs = "layers that come before all that train"
+    elif facts.get("is_unused"):
+        title = f"Freeze {modules} for the loss{at}, which does not train them"
+    elif facts.get("is_asked"):
+        title = f"Leave out requires_grad_(){at}: nothing below it trains"
+        needs = "no reentrant checkpoint, which needs an input with a gradient"
+    elif facts.get("below"):
+        title = f"Run what is below {facts['below']} without gradients{at}: nothing there trains"
+    # Of the unused functions of the pass the first may be needed.
+    return of_statements(facts.get("edits"), title=title, needs=needs, least=0.8)
+
+
+CHANGES = (
+    Change(
+        id="skip-frozen",
+        page="""Keep no average of weights that never change.
+
+What it does
+    Skips parameters that are not trained in the loop that averages a model: `if weight.requires_grad:`. Their average
+    is what they are.
+
+What to watch
+    The averaged model must start as a copy of the model. Set `requires_grad` before the loop, not during training.
+""",
+        title="Leave weights out that are not trained",
+        numerics=rounding("averages of frozen weights stay what they were, without rounding"),
+        edit=STATEMENTS,
+        proposal=_skip_frozen_proposal,
+        applies=lambda _, finding: finding.facts.get("kind") == "unchanged",
+    ),
+    Change(
+        id="skip-zero-term",
+        page="""Leave a term out while its coefficient is 0.
+
+What it does
+    Changes `loss + weight * penalty(x)` to `loss + weight * penalty(x) if weight != 0 else loss`. If the term is
+    computed in another line, you edit the script.
+
+What to watch
+    Parameters that only the term uses then get no gradient, instead of zeros. Weight decay and momentum no longer
+    change them. DistributedDataParallel needs `find_unused_parameters=True`.
+""",
+        title="Leave the term out while its coefficient is 0",
+        numerics=identical("if the term is finite, and no parameter gets gradients from it only"),
+        edit=STATEMENTS,
+        proposal=_skip_zero_term_proposal,
+        applies=lambda _, finding: finding.facts.get("kind") == "zero factor",
+    ),
+    Change(
+        id="detach-inputs",
+        page="""End gradients above layers that do not train.
+
+What it does
+    Detaches what another model made, freezes parameters that no optimizer updates, leaves out `requires_grad_()`, or
+    runs frozen layers under `torch.no_grad()`.
+
+What to watch
+    Detach only if the other model's optimizer does not step on this loss. A reentrant checkpoint needs an input with a
+    gradient.
+""",
+        title="Detach what the other model made: nothing uses its gradients",
+        numerics=identical(),
+        edit=STATEMENTS,
+        proposal=_detach_inputs_proposal,
+        applies=_takes_gradients,
+    ),
+)
