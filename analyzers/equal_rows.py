@@ -1,15 +1,17 @@
-"""Operators compute many equal rows.
+"""Operators compute many equal rows, or a linear layer has an enlarged input.
 
 What it looks for
     Products and pointwise operators on rows that a gather, an expand or a repeat copied from half as many or fewer.
-    Threshold: 3% of the step, backward included.
+    Linear layers and 1x1 convolutions of what was interpolated, or joined or added up of such rows. Threshold: 3% of
+    the step, backward included.
 
 Why it costs
-    Equal rows cost as much as different ones: a message per edge instead of per node, item features for each rating.
+    Equal rows cost as much as different ones: a message per edge instead of per node, item features for each rating. A
+    1x1 convolution after an interpolation multiplies each pixel several times.
 
 What to do
-    Compute first, then gather, expand or repeat the result. If rows join two parts, multiply each part by its slice of
-    the weight and add the products.
+    Compute first, then gather, expand, repeat or interpolate the result. If rows join two parts, multiply each part by
+    its slice of the weight and add the products.
 
 How sure
     High. Needs `diagnose trace`.
@@ -30,7 +32,7 @@ META = RuleMeta(
     kind="idle",
     order=144,
     host_order=67,
-    legend=Legend("operators computed equal rows"),
+    legend=Legend("operators computed equal or enlarged rows"),
     changes=("compute-first",),
     needs=("data flow",),
 )
@@ -53,11 +55,24 @@ ADVICE = (
         least=0.5,
         when=of_kind("joined"),
     ),
+    Advice(
+        id="compute-first",
+        title="Apply the 1x1 convolution before its input is interpolated{there}",
+        numerics=rounding("an interpolation adds up products instead of inputs"),
+        before="",
+        needs="that both are linear and nothing else is in between",
+        least=0.5,
+        when=of_kind("interpolated"),
+    ),
 )
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
-    """Yield the lines whose operators compute rows that equal others."""
+    """Yield the lines whose operators compute rows that equal others, and linear layers of enlarged inputs."""
+    yield from sorted((*_equal(flow), *_enlarged(flow)), key=lambda one: -one.work.share * one.avoidable)
+
+
+def _equal(flow: Flow) -> Iterator[Avoidable]:
     for one in flow.found.equal_rows:
         line = one.work.line
         text = (
@@ -65,7 +80,17 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             f"{one.num_rows:,}."
         )
         title, lines = "Operators compute rows of which many are equal", (one.value_line, line)
-        kind = "joined" if one.is_joined else "plain"
+        yield Avoidable(title, text, one.work, lines, {"kind": "plain"}, one.avoidable)
+
+
+def _enlarged(flow: Flow) -> Iterator[Avoidable]:
+    for one in flow.found.enlarged_inputs:
+        kind, makes = ("interpolated", "interpolates") if one.is_interpolated else ("joined", "makes")
+        text = (
+            f"The linear layer at {at(one.map_line)} multiplies {one.num_rows:,} rows, which {at(one.enlarging_line)} "
+            f"{makes} from the content of {one.fewer:,}."
+        )
+        title, lines = "A linear layer multiplies an enlarged input", (one.enlarging_line, one.map_line)
         yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable)
 
 

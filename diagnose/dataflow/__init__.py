@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from diagnose.dataflow.averages import UnchangedAverage, unchanged_averages
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
+from diagnose.dataflow.enlarged import EnlargedInput, enlarged_inputs
 from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import Graph, graph_of
 from diagnose.dataflow.growth import (
@@ -42,6 +43,7 @@ class Analyses(NamedTuple):
     loops: tuple[Loop, ...]
     work_on_nothing: tuple[WorkOnNothing, ...]
     equal_rows: tuple[EqualRows, ...]
+    enlarged_inputs: tuple[EnlargedInput, ...]
     product_order: tuple[ProductOrder, ...]
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
@@ -66,6 +68,7 @@ def analyse(flow: Dataflow) -> Analyses:
         loops=loops(graph),
         work_on_nothing=work_on_nothing(graph),
         equal_rows=equal_rows(graph),
+        enlarged_inputs=enlarged_inputs(graph),
         product_order=product_order(graph),
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),

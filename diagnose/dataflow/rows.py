@@ -1,7 +1,7 @@
 """Equal rows: work by row on rows that a gather, expand or repeat made equal. Before it, there are fewer rows.
 
-How many rows differ at most follows from the rows that they are taken from; their contents need not be looked at. A
-product with rows that are joined of two such parts is the sum of the products with the parts.
+How many rows differ at most follows from the rows that they are taken from; their contents need not be looked at.
+Products of rows that are joined or added up of such parts are those of `enlarged`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from diagnose.dataflow.graph import Graph, Work, base_name, is_pointwise, plain_
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
-__all__ = ["BY_ROW", "EqualRows", "equal_rows"]
+__all__ = ["BY_ROW", "MIN_REPEATED", "EqualRows", "equal_rows"]
 
 MIN_REPEATED = 0.5  # of the rows: with fewer, the work moved before the gather also does rows that it leaves out
 _GATHERS = frozenset({"index_select", "index", "embedding", "repeat", "repeat_interleave", "_to_copy", "clone"})
@@ -27,7 +27,6 @@ class EqualRows(NamedTuple):
     value_line: Frame | None  # that made the rows equal
     num_rows: int  # of what it repeats
     avoidable: float  # share of the work's time, which is that of the rows
-    is_joined: bool  # of parts
 
 
 class _Origin(NamedTuple):
@@ -36,7 +35,6 @@ class _Origin(NamedTuple):
     operator: int
     num_rows: int
     needed: float  # share of the rows
-    is_joined: bool = False  # of parts: only a product with them can be moved before
 
 
 def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
@@ -55,18 +53,17 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
         origin = _by_row(one, i, origins)
         if origin is not None:
             groups[one.place, origin].append(i)
-            if not origin.is_joined:
-                origins[made, one.writes[0].shape[-1]] = origin
+            origins[made, one.writes[0].shape[-1]] = origin
         else:
             is_gather = plain_name(one.name) in _GATHERS and len(one.reads[0].shape) > 1
-            gathered = _repeated(i, one.reads[0], _num_rows(one.writes[0])) if is_gather else None
-            if (origin := gathered or _joined(one, i, origins)) is not None:
+            origin = _repeated(i, one.reads[0], _num_rows(one.writes[0])) if is_gather else None
+            if origin is not None:
                 origins[made, one.writes[0].shape[-1]] = origin
     records = []
     for (_, origin), rows in groups.items():
-        work = graph.work([*rows, *(j for i in rows for j in graph.backward[i]), *[origin.operator] * origin.is_joined])
+        work = graph.work([*rows, *(j for i in rows for j in graph.backward[i])])
         place = graph.operators[origin.operator].place
-        records.append(EqualRows(work, place, origin.num_rows, 1 - origin.needed, origin.is_joined))
+        records.append(EqualRows(work, place, origin.num_rows, 1 - origin.needed))
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
@@ -86,17 +83,6 @@ def _of_use(use: Use, i: int, origins: dict[tuple[int, int], _Origin]) -> _Origi
     if use.stride[-1:] != (1,):
         return None
     return origins.get((use.value, use.shape[-1])) or _repeated(i, use, _num_rows(use))
-
-
-def _joined(one: Operator, i: int, origins: dict[tuple[int, int], _Origin]) -> _Origin | None:
-    """Return the origin of rows that are joined of parts, most of which are repeated."""
-    rows, width = _num_rows(one.writes[0]), one.writes[0].shape[-1]
-    if plain_name(one.name) != "cat" or any(_num_rows(use) != rows for use in one.reads):
-        return None
-    parts = [(use.shape[-1] / width, _of_use(use, i, origins) or _Origin(i, 0, 1.0)) for use in one.reads]
-    needed = sum(share * part.needed for share, part in parts)
-    num = sum(part.num_rows for _, part in parts)
-    return _Origin(i, num, needed, is_joined=True) if needed <= 1 - MIN_REPEATED else None
 
 
 def _by_row(one: Operator, i: int, origins: dict[tuple[int, int], _Origin]) -> _Origin | None:

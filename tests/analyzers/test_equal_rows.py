@@ -35,3 +35,19 @@ def test_a_small_layer_behind_a_small_table_is_below_the_floor(recording, rest_n
         return t.op("bmm", t.op("softmax", hidden, line=4, ns=rest_ns), line=4, ns=rest_ns)
 
     assert bool(equal_rows.find(tables(recording, steps(operators)))) is is_found
+
+
+def test_a_convolution_of_single_pixels_after_an_interpolation(recording):
+    def operators(t):
+        large = t.op("upsample_bilinear2d", t.value(1, 8, 4, 4), shape=(1, 8, 8, 8), line=2, ns=100)
+        weights = t.value(2, 8, 1, 1, role="parameter")
+        return t.op("convolution", large, weights, shape=(1, 2, 8, 8), line=3, ns=100)
+
+    (finding,) = equal_rows.find(tables(recording, steps(operators)))
+    assert finding.title == "A linear layer multiplies an enlarged input"
+    assert finding.facts["kind"] == "interpolated"
+    assert [place.line for place in finding.where] == [2, 3]
+    assert finding.evidence[-1] == (
+        "The linear layer at line 3 of train.py multiplies 64 rows, which line 2 of train.py interpolates from the "
+        "content of 16."
+    )

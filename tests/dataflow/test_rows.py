@@ -50,18 +50,6 @@ def test_how_many_rows_differ_follows_from_the_rows_taken():
     assert (found.num_rows, found.avoidable, len(found.work.operators)) == (10, 0.9, 2)
 
 
-def test_a_product_with_pairs_of_repeated_rows_is_the_sum_of_two_products():
-    t = Table()
-    heads, deps = (t.value(1, 10, 4) for _ in range(2))
-    left = Use(heads.value, (1, 10, 10, 4), (40, 0, 4, 1), 0, "float32")
-    right = Use(deps.value, (1, 10, 10, 4), (40, 4, 0, 1), 0, "float32")
-    pairs = t.op("cat", left, right, shape=(1, 10, 10, 8), line=2)
-    rows = Use(pairs.value, (100, 8), (8, 1), 0, "float32")
-    t.op("tanh", t.op("mm", rows, t.value(8, 2, role="parameter"), shape=(100, 2), line=3), line=4)
-    (found,) = equal_rows(t.graph())
-    assert (found.value_line.line, found.num_rows, found.avoidable, len(found.work.operators)) == (2, 20, 0.9, 2)
-
-
 def test_rows_that_others_are_added_to_are_not_equal():
     t = Table()
     edges = t.op("index_select", t.value(10, 4), t.value(100), shape=(100, 4), line=2)
