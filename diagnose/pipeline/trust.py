@@ -120,10 +120,12 @@ DEVICE_COLLECTIVE = re.compile(r"^nccl:")  # a library for collectives between G
 _TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
 
 
+MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
+
+
 def is_scanty(t: Tables) -> bool:
     """Return whether the recording holds too little device work for any claim of its own."""
-    # The smallest recordings of a real step in the calibration traces hold this many.
-    return t.device_id >= 0 and len(t.tasks.start) < 10 and not _is_whole(t)
+    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS and not _is_whole(t)
 
 
 def _is_whole(t: Tables) -> bool:

@@ -179,7 +179,7 @@ class Nsight(Profile):
 
     def _kernels(self) -> None:
         for start, end, task, (text, *grid) in self._tasks(_KERNEL, ("demangledName", "gridX", "gridY", "gridZ")):
-            blocks = np.prod(grid, axis=0)
+            blocks = grid[0] * grid[1] * grid[2]
             unknown = (np.min(grid, axis=0) < 0) | (blocks >= 2**31)
             self.put(Kind.KERNEL, start, end, name=self._named(text), grid=np.where(unknown, -1, blocks), **task)
         for start, end, task, _ in self._tasks(_GRAPH, ()):

@@ -46,13 +46,9 @@ class Rocpd(Profile):
         self._regions()
         columns = ("name", "workgroup_x", "workgroup_y", "workgroup_z", "grid_x", "grid_y", "grid_z")
         for start, end, task, (names, *sizes) in self._tasks(_KERNELS, "agent_type_index", columns):
-            groups = (
-                np.maximum(numbers(sizes[0]), 1),
-                np.maximum(numbers(sizes[1]), 1),
-                np.maximum(numbers(sizes[2]), 1),
-            )
-            items = [numbers(side) for side in sizes[3:]]
-            blocks = np.prod([-(-side // group) for side, group in zip(items, groups, strict=True)], axis=0)
+            groups, items = [[numbers(side) for side in three] for three in (sizes[:3], sizes[3:])]
+            x, y, z = [-(-side // np.maximum(group, 1)) for side, group in zip(items, groups, strict=True)]
+            blocks = x * y * z
             grid = np.where((blocks > 0) & (blocks < 2**31), blocks, -1)
             self.put(Kind.KERNEL, start, end, name=self._named(names), grid=grid, **task)
         more = ("name", "size", "src_agent_type_index", "src_agent_type")

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import diagnose
-from diagnose.changes import autocast, schedule_gc
+from diagnose.changes import fewer_bits, schedule_gc
 from diagnose.changes.common.change import Patch
 from diagnose.errors import CaptureError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription, Source
@@ -183,7 +183,9 @@ def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
 def test_a_change_that_crashes_is_a_result_and_the_others_go_on(monkeypatch):
     broken = Patch(lambda _log, _options: fail(OSError("no")))
     monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, patch=broken))
-    monkeypatch.setattr(autocast, "CHANGE", replace(autocast.CHANGE, patch=Patch(_raising_backward)))
+    raising = Patch(_raising_backward)
+    changed = tuple(replace(each, patch=raising) if each.id == "autocast" else each for each in fewer_bits.CHANGES)
+    monkeypatch.setattr(fewer_bits, "CHANGES", changed)
     before = torch.autograd.backward
     trials = proven(make(), "schedule-gc", "autocast", "sham").trials
     assert [trial.failure for trial in trials] == [
