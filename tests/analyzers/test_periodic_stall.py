@@ -158,7 +158,10 @@ def test_recorded_collections_of_such_steps_are_no_finding_of_their_own(ran):
 
 @pytest.mark.parametrize(
     ("phase", "title"),
-    [("evaluation", "Evaluate less often and in larger"), ("inference", "Keep what this pass computes alike each time, and make the rest cheaper")],
+    [
+        ("evaluation", "Evaluate less often and in larger"),
+        ("inference", "Keep what this pass computes alike each time, and make the rest cheaper"),
+    ],
 )
 def test_what_is_no_evaluation_is_not_called_one(ran, phase, title):
     took = one_in_16()
