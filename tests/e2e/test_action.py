@@ -44,6 +44,7 @@ def ran(folder, script):
     return done.returncode, outcome, Path(files["GITHUB_STEP_SUMMARY"]).read_text()
 
 
+@pytest.mark.full
 def test_the_first_run_records_a_baseline_and_a_slower_script_fails(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT.replace("TIMES", "2"))
     assert ran(tmp_path, "train.py --lr 0.1")[:2] == (0, "recorded")
