@@ -129,7 +129,7 @@ class _Tools:
         if question is not None:
             return question
         async with self._proving:  # two at a time would slow each other down
-            return _result(await _run(words, context, options=["--yes"] if isinstance(arguments, Prove) else []))
+            return _result(await _run(words, context, options=arguments.agreed))
 
     async def _asked(
         self, context: Context, params: types.CallToolRequestParams, arguments: Runs, words: Sequence[str]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -110,6 +110,8 @@ class Query(Arguments, frozen=True):
 class Runs(Arguments, frozen=True):
     """What runs a script, after the user has agreed."""
 
+    agreed: ClassVar[tuple[str, ...]] = ()  # options of the command once that is so
+
     script: Annotated[str, Meta(description="A Python file. It is run after the user has agreed.")]
     args: Annotated[list[str], Meta(description="What is passed to the script.")] = []
 
@@ -148,6 +150,8 @@ class Trace(Runs, frozen=True):
 
 class Prove(Runs, frozen=True):
     """Measure changes by running a script."""
+
+    agreed: ClassVar[tuple[str, ...]] = ("--yes",)
 
     apply: Annotated[list[str], Meta(description="Ids of the changes to try; without any, all that can be.")] = []
     budget: Annotated[str, Meta(description="End all runs within this time: 90s, 10m or 1h.")] = "10m"

@@ -53,7 +53,6 @@ from diagnose.pipeline.find import (
     worth_showing,
 )
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
-from diagnose.pipeline.timeline import memory_by_line
 from diagnose.pipeline.true_step import PROFILER, estimated_share
 from diagnose.pipeline.trust import (
     is_incomplete,
@@ -78,7 +77,7 @@ from diagnose.text.commands import command_line
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
-    from diagnose.model.charts import Picture
+    from diagnose.model.charts import MemoryByLine, Picture
     from diagnose.model.diagnosis import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
@@ -293,7 +292,7 @@ def _diagnosis(rank: RankFindings, valued: _Valued, judged: _Judged, *, draw: bo
         roofline=_part(notes, "roofline", None, roofline, t) if draw and has_device else None,
         flops=_part(notes, "roofline", None, flop_utilisation, t) if has_device else None,
         memory=_part(notes, "memory", None, attrgetter("memory"), t),
-        memory_by_line=_part(notes, "memory-by-line", None, memory_by_line, t),
+        memory_by_line=_part(notes, "memory-by-line", None, _memory_by_line, t),
         kernels=_part(notes, "kernels", (), kernels, t),
         kernel_families=_part(notes, "kernels", {}, kernel_families, t),
         checked=tuple(rule.id for rule in rules if rule.id not in left_out),
@@ -320,11 +319,16 @@ def _shares(t: Tables) -> Mapping[str, float]:
     return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
 
 
+def _memory_by_line(t: Tables) -> MemoryByLine | None:
+    if t.flow is None:
+        return None
+    from diagnose.pipeline.timeline import memory_by_line  # only a recorded data flow needs it
+
+    return memory_by_line(t)
+
+
 def _picture(rank: RankFindings, findings: Sequence[Finding]) -> Picture:
-    from diagnose.pipeline.timeline import (
-        flow_pictures,  # only where it is shown: types of charts take 5 ms
-        picture,
-    )
+    from diagnose.pipeline.timeline import flow_pictures, picture  # only where it is shown
 
     drawn = picture(rank.tables, _shares(rank.tables), named=rank.named, recorded=rank.capture.trace)
     return drawn._replace(flows=flow_pictures(rank.tables, findings))

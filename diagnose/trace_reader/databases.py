@@ -88,6 +88,15 @@ class Profile:
         """
         raise NotImplementedError
 
+    def ranks(self) -> list[int]:
+        """Return the ids of these processes in the order of their ranks, by the first device that each used.
+
+        Raises:
+            InputError: nothing of a GPU was recorded.
+        """
+        found = self.processes()
+        return sorted(found, key=lambda process: (found[process], process))
+
     def pid_of(self, process: int) -> int:
         """Return the system's number of a process."""
         return process
@@ -159,14 +168,13 @@ def _opened(path: str, name: str, process: int) -> Iterator[Profile]:
 
 
 def processes_of(path: str, name: str) -> dict[int, int]:
-    """Return the processes that used a GPU, by the first device that each used: their ids in the file and their own.
+    """Return the processes that used a GPU, in the order of their ranks: their ids in the file and their own.
 
     Raises:
         InputError: it is no profile, or holds nothing of a GPU.
     """
     with _opened(path, name, 0) as profile:
-        found = profile.processes()
-        return {each: profile.pid_of(each) for each in sorted(found, key=lambda process: (found[process], process))}
+        return {each: profile.pid_of(each) for each in profile.ranks()}
 
 
 def read_database(path: str, name: str, process: int = 0) -> Trace:
@@ -175,8 +183,8 @@ def read_database(path: str, name: str, process: int = 0) -> Trace:
     Raises:
         InputError: it is no profile, is damaged, or holds no event.
     """
-    ranks = list(processes_of(path, name)) if process else [0]
     with _opened(path, name, process) as profile:
+        ranks = profile.ranks() if process else [0]
         profile.load()
         table = finish(profile.rows) if profile.rows.count else None
         if table is None:

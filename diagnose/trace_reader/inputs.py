@@ -1,6 +1,7 @@
 """What a user names, as the files of each rank: trace files, folders, patterns, URLs, a pipe.
 
-Nothing but names is read here. What is listed can be read by another process.
+Nothing but names is read here, and of databases which processes they hold. What is listed can be read by another
+process.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ _DESCRIPTIONS = ("capture.json", "capture.rank*.json")
 _TRACES = (
     ("*.pt.trace.json", "*.pt.trace.json.gz", "*.pt.trace.json.zst"),
     ("*.json", "*.json.gz", "*.json.zst"),
-    ("*.sqlite", "*.db"),
-    (f"*{_REPORT}",),
 )
+_DATABASES = (("*.sqlite", "*.db"), (f"*{_REPORT}",))
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 
 
@@ -184,7 +184,7 @@ class _Listing:
         with os.scandir(folder) as entries:
             found = {entry.name: _kind(entry) for entry in entries}
         broken = [name for name, kind in found.items() if kind == "broken"]
-        for name in _matching(broken, [pattern for patterns in _TRACES for pattern in patterns]):
+        for name in _matching(broken, [pattern for patterns in (*_TRACES, *_DATABASES) for pattern in patterns]):
             self.faults.append(f"{folder}/{name} is a link that leads to no file, and was left out. Mend or remove it.")
         return [name for name, kind in found.items() if kind == "file"]
 
@@ -204,8 +204,16 @@ class _Listing:
         if described := _matching(names, _DESCRIPTIONS):
             yield from (RankFiles(folder, description=folder.file(name)) for name in described)
             return
-        for name in next(filter(None, (_matching(names, patterns) for patterns in _TRACES)), []):
-            yield from _processes(RankFiles(folder, folder.listed(name)))
+        for kinds, ranks_of in ((_TRACES, _rank), (_DATABASES, _processes)):
+            if matching := next(filter(None, (_matching(names, patterns) for patterns in kinds)), None):
+                for name in matching:
+                    yield from ranks_of(RankFiles(folder, folder.listed(name)))
+                return
+
+
+def _rank(files: RankFiles) -> Iterator[RankFiles]:
+    """Yield the one rank of a trace, which is not opened for that: a job has thousands."""
+    yield files
 
 
 def _processes(files: RankFiles) -> Iterator[RankFiles]:

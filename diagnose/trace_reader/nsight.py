@@ -76,9 +76,7 @@ def sqlite_of(report: str) -> str:
 class Nsight(Profile):
     """An export of Nsight Systems; a process's id is the one that it has among those of all machines."""
 
-    def __init__(self, base: Base, process: int) -> None:
-        super().__init__(base, process)
-        self._texts = dict(base.rows(f"SELECT id, value FROM {_TEXTS}"))
+    _texts: dict[int, str]  # by id
 
     @classmethod
     def is_of(cls, base: Base) -> bool:
@@ -103,6 +101,7 @@ class Nsight(Profile):
 
     def load(self) -> None:
         """Append the events of the wanted process."""
+        self._texts = dict(self.base.rows(f"SELECT id, value FROM {_TEXTS}"))
         self._calls()
         self._kernels()
         self._copies()

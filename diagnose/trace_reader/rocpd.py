@@ -6,6 +6,7 @@ and annotations otherwise.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -125,8 +126,6 @@ def _copy_name(name: object) -> str:
 def _text(name: object, extra: object) -> str:
     """Return what a range says: its message if the file has one, else its name."""
     if isinstance(extra, str) and '"message"' in extra:
-        import json
-
         try:
             return str(json.loads(extra)["message"])
         except (ValueError, KeyError, TypeError):

@@ -15,13 +15,12 @@ from typing import IO, cast
 from isal import isal_zlib
 
 from diagnose.errors import InputError, missing_extra
-from diagnose.trace_reader.stored import Bytes, Piped, Stored, open_bytes, open_file
+from diagnose.trace_reader.stored import SQLITE_MAGIC, Bytes, Piped, Stored, open_bytes, open_file
 
 STANDARD_INPUT = "-"  # as a path
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_SQLITE_MAGIC = b"SQLi"
 _MAGIC_BYTES = 4
 # Recorded traces compress 5 to 34 times, and deflate reaches 1,032 times. Below the size nothing can do harm.
 _MAX_RATIO = 100
@@ -181,7 +180,7 @@ def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
     if not first:
         file.close()
         raise InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
-    if first.startswith(_SQLITE_MAGIC):
+    if first == SQLITE_MAGIC[:_MAGIC_BYTES]:
         file.close()
         raise InputError(f"{name} is a database, which is read from a disk only. Copy it to this machine.")
     if first.startswith(_GZIP_MAGIC):

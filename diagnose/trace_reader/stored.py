@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
+SQLITE_MAGIC = b"SQLite format 3\0"
 _PIPE_BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
 
@@ -197,12 +198,11 @@ def open_file(name: str) -> FileIO:
 
 def is_database(path: str) -> bool:
     """Return whether a file of this machine is a database of SQLite, as profilers write it."""
-    magic = b"SQLite format 3\0"
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe, whose writer would see it opened and closed
             return False
         with FileIO(path) as file:
-            return file.read(len(magic)) == magic
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except (OSError, ValueError):  # ValueError: a null character in the path
         return False
 

@@ -6,75 +6,38 @@ import sys
 from contextlib import closing
 
 import pytest
-from simulation.cases import draw_case
-from simulation.kineto import trace_of, write_run
-from simulation.nsight import write_nsight
+from simulation.forms import NSIGHT
+from simulation.kineto import write_run
 
 import diagnose
 from diagnose.errors import InputError
 from diagnose.model.events import Kind
 from diagnose.trace_reader import open_captures, read_trace
 
-NEEDS_FRAMES = {"gc-pause"}  # rules whose evidence such a file does not have
-
-
-def drawn(seed, index):
-    """Return a run of an NVIDIA machine and its dialect, None for another machine."""
-    case = draw_case(seed, index)
-    return None if case.dialect.vendor == "amd" else (case.situation.recorded(), case.dialect)
-
-
-def exported(run, dialect, path):
-    write_nsight([trace_of(run, dialect, rank) for rank in range(len(run.ranks))], path)
-    return path
-
 
 @pytest.fixture
 def profile(tmp_path):
     """Return the export of a run on one GPU."""
-    for index in range(50):
-        run, dialect = drawn(7, index) or (None, None)
-        if run is not None and len(run.ranks) == 1 and dialect.marks:
-            return exported(run, dialect, tmp_path / "profile.sqlite")
-    raise AssertionError("no such run among fifty")
-
-
-def differing(seed, indices, folder):
-    """Return the runs whose two forms get different answers, and how many were compared."""
-    found, num = [], 0
-    for index in indices:
-        case = drawn(seed, index)
-        if case is None:
-            continue
-        num += 1
-        run, dialect = case
-        kineto = folder / f"{index}"
-        kineto.mkdir()
-        one = diagnose.analyze_trace(*write_run(run, dialect, kineto))
-        other = diagnose.analyze_trace(exported(run, dialect, folder / f"{index}.sqlite"))
-        same = (one.verdict, one.dominant) == (other.verdict, other.dominant)
-        if not same and one.dominant not in NEEDS_FRAMES:
-            found.append((index, one.dominant, other.dominant))
-    return found, num
+    run, dialect = NSIGHT.first(lambda run, dialect: len(run.ranks) == 1 and dialect.marks)
+    return NSIGHT.write(run, dialect, tmp_path / "profile.sqlite")
 
 
 def test_answers_are_those_to_the_same_runs(tmp_path):
-    found, num = differing(7, range(6), tmp_path)
+    found, num = NSIGHT.differing(7, range(6), tmp_path)
     assert num >= 3
     assert not found
 
 
 @pytest.mark.full
 def test_answers_are_those_to_the_same_two_hundred_runs(tmp_path):
-    found, num = differing(20261128, range(320), tmp_path)
+    found, num = NSIGHT.differing(20261128, range(320), tmp_path)
     assert num >= 200
     assert len(found) <= 0.02 * num, found
 
 
 def test_each_process_that_used_a_gpu_is_a_rank(tmp_path):
-    index = next(i for i in range(50) if (case := drawn(7, i)) and len(case[0].ranks) > 1)
-    run, dialect = drawn(7, index)
-    captures = open_captures([exported(run, dialect, tmp_path / "job.sqlite")])
+    run, dialect = NSIGHT.first(lambda run, _: len(run.ranks) > 1)
+    captures = open_captures([NSIGHT.write(run, dialect, tmp_path / "job.sqlite")])
     assert [capture.trace.rank for capture in captures] == list(range(len(run.ranks)))
     assert {capture.trace.world_size for capture in captures} == {len(run.ranks)}
     for log, capture in zip(run.ranks, captures, strict=True):
@@ -84,12 +47,11 @@ def test_each_process_that_used_a_gpu_is_a_rank(tmp_path):
 
 
 def test_operators_have_their_sequence_numbers_and_shapes(tmp_path):
-    index = next(i for i in range(50) if (case := drawn(7, i)) and case[1].shapes and len(case[0].ranks) == 1)
-    run, dialect = drawn(7, index)
+    run, dialect = NSIGHT.first(lambda run, dialect: dialect.shapes and len(run.ranks) == 1)
     folder = tmp_path / "kineto"
     folder.mkdir()
     (path,) = write_run(run, dialect, folder)
-    one, other = read_trace(path), read_trace(exported(run, dialect, tmp_path / "profile.sqlite"))
+    one, other = read_trace(path), read_trace(NSIGHT.write(run, dialect, tmp_path / "profile.sqlite"))
     for kind in (Kind.OP, Kind.ANNOTATION, Kind.KERNEL, Kind.MEMCPY, Kind.RUNTIME):
         a, b = (trace.events.rows(trace.events.kind == kind) for trace in (one, other))
         assert [one.names[n] for n in a.name.tolist()] == [other.names[n] for n in b.name.tolist()], kind.name

@@ -4,68 +4,31 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from simulation.cases import draw_case
-from simulation.kineto import trace_of, write_run
-from simulation.rocpd import write_rocpd
+from simulation.forms import ROCPD
+from simulation.kineto import write_run
 
-import diagnose
 from diagnose.errors import InputError
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among
 from diagnose.trace_reader import open_captures, read_trace
 
-NEEDS_FRAMES = {"gc-pause"}  # rules whose evidence such a file does not have
-
-
-def drawn(seed, index):
-    """Return a run of an AMD machine and its dialect, None for another machine."""
-    case = draw_case(seed, index)
-    return (case.situation.recorded(), case.dialect) if case.dialect.vendor == "amd" else None
-
-
-def first(seed, wanted):
-    return next(case for index in range(100) if (case := drawn(seed, index)) and wanted(*case))
-
-
-def written(run, dialect, path):
-    write_rocpd([trace_of(run, dialect, rank) for rank in range(len(run.ranks))], path)
-    return path
-
-
-def differing(seed, indices, folder):
-    """Return the runs whose two forms get different answers, and how many were compared."""
-    found, num = [], 0
-    for index in indices:
-        case = drawn(seed, index)
-        if case is None:
-            continue
-        num += 1
-        run, dialect = case
-        kineto = folder / f"{index}"
-        kineto.mkdir()
-        one = diagnose.analyze_trace(*write_run(run, dialect, kineto))
-        other = diagnose.analyze_trace(written(run, dialect, folder / f"{index}.db"))
-        if (one.verdict, one.dominant) != (other.verdict, other.dominant) and one.dominant not in NEEDS_FRAMES:
-            found.append((index, dialect.name, one.dominant, other.dominant))
-    return found, num
-
 
 def test_answers_are_those_to_the_same_runs(tmp_path):
-    found, num = differing(7, range(12), tmp_path)
+    found, num = ROCPD.differing(7, range(12), tmp_path)
     assert num >= 3
     assert not found
 
 
 @pytest.mark.full
 def test_answers_are_those_to_the_same_runs_of_another_seed(tmp_path):
-    found, num = differing(20261128, range(320), tmp_path)
+    found, num = ROCPD.differing(20261128, range(320), tmp_path)
     assert num >= 100
     assert len(found) <= 0.02 * num, found
 
 
 def test_tasks_are_on_their_devices_and_have_their_calls(tmp_path):
-    run, dialect = first(7, lambda run, _: len(run.ranks) > 1)
-    for rank, capture in enumerate(open_captures([written(run, dialect, tmp_path / "job.db")])):
+    run, dialect = ROCPD.first(lambda run, _: len(run.ranks) > 1)
+    for rank, capture in enumerate(open_captures([ROCPD.write(run, dialect, tmp_path / "job.db")])):
         events = capture.trace.events
         tasks = events.rows((events.kind == Kind.KERNEL) | (events.kind == Kind.MEMCPY))
         assert set(tasks.device.tolist()) == {rank}
@@ -74,11 +37,11 @@ def test_tasks_are_on_their_devices_and_have_their_calls(tmp_path):
 
 
 def test_names_grids_and_copies_are_those_of_the_profiler(tmp_path):
-    run, dialect = first(7, lambda run, dialect: len(run.ranks) == 1 and dialect.grids)
+    run, dialect = ROCPD.first(lambda run, dialect: len(run.ranks) == 1 and dialect.grids)
     folder = tmp_path / "kineto"
     folder.mkdir()
     (path,) = write_run(run, dialect, folder)
-    one, other = read_trace(path), read_trace(written(run, dialect, tmp_path / "profile.db"))
+    one, other = read_trace(path), read_trace(ROCPD.write(run, dialect, tmp_path / "profile.db"))
     for kinds in ((Kind.OP, Kind.ANNOTATION), (Kind.KERNEL,), (Kind.MEMCPY,), (Kind.RUNTIME,)):
         a, b = (trace.events.rows(among(trace.events.kind, kinds)) for trace in (one, other))
         names = [[trace.names[n] for n in x.name.tolist()] for trace, x in ((one, a), (other, b))]
@@ -88,8 +51,8 @@ def test_names_grids_and_copies_are_those_of_the_profiler(tmp_path):
 
 
 def test_a_database_without_kernels_is_an_error_in_a_sentence(tmp_path):
-    run, dialect = first(7, lambda run, _: len(run.ranks) == 1)
-    path = written(run, dialect, tmp_path / "profile.db")
+    run, dialect = ROCPD.first(lambda run, _: len(run.ranks) == 1)
+    path = ROCPD.write(run, dialect, tmp_path / "profile.db")
     with closing(sqlite3.connect(path)) as base:
         base.execute("DELETE FROM kernels")
         base.commit()
