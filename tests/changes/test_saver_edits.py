@@ -10,15 +10,16 @@ from diagnose.changes.edits.saver_edits import with_background_saver
 from diagnose.changes.edits.source_edits import edited_source
 from diagnose.changes.save_in_background import NO_OVERLAP
 
-# A write takes a second longer, so that what does not wait for it sees no file.
+# A write takes so many seconds longer, so that what does not wait for it sees no file.
 HEAD = """
+DELAY = 0.3
 import glob, io, os, pathlib, shutil, subprocess, sys, threading, time
 import torch
 if "diagnose.kernels.saving" in sys.modules:
     write = torch.serialization.save
     def slow(obj, file):
         if threading.current_thread() is not threading.main_thread():
-            time.sleep(1)
+            time.sleep(DELAY)
         write(obj, file)
     torch.serialization.save = slow
 """
@@ -83,7 +84,8 @@ def test_what_uses_the_file_waits(tmp_path):
 
 def test_what_does_not_use_the_file_does_not_wait(tmp_path):
     source = (
-        HEAD + "open('other', 'w').close()\nbegan = time.perf_counter()\ntorch.save(1, 'model.pt')\n"
+        HEAD.replace("DELAY = 0.3", "DELAY = 1")
+        + "open('other', 'w').close()\nbegan = time.perf_counter()\ntorch.save(1, 'model.pt')\n"
         "print('saved', torch.ones(2).sum().item(), open('other').read(), os.path.exists('another'))\n"
         "assert time.perf_counter() - began < 0.8\n"
     )

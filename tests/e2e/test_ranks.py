@@ -84,7 +84,7 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, tmp_path
         assert json.loads(again.stdout)["job"] == answer["job"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_chosen_ranks_are_recorded_and_the_others_only_run(diagnose, script, tmp_path):
     started = tuple(map(str, (*TORCHRUN, 3, "diagnose")))
     done = diagnose(

@@ -147,7 +147,14 @@ PROVES = """
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full),
+        (signal.SIGKILL, -9),
+        pytest.param(signal.SIGINT, 0, marks=pytest.mark.full),
+    ],
+)
 def test_a_prove_that_is_ended_leaves_no_live_run_and_no_folder(project, tmp_path, number, code):
     folder, temporary = project(), tmp_path / "tmp"
     temporary.mkdir()

@@ -152,7 +152,9 @@ def test_unchanged_forms_that_differ_are_a_disturbed_measurement():
     assert not Turns(1, 1, 1.5, until_certain=False).result().disturbed
 
 
-@pytest.mark.parametrize(("spread", "options"), [(0.003, {}), (0.01, {}), (0.02, {"instances": 3})])
+@pytest.mark.parametrize(
+    ("spread", "options"), [(0.003, {}), pytest.param(0.01, {}, marks=pytest.mark.full), (0.02, {"instances": 3})]
+)
 def test_a_change_that_does_nothing_is_not_found_and_the_interval_has_the_truth(spread, options):
     """Two hundred trials each: drift, slow spells, stalls, and processes that differ."""
     found = studied(1, 1, 1.0, num=200, machine={"stall": 0.003, "drift": 0.005}, spread=spread, **options)
