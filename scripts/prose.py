@@ -1,6 +1,7 @@
-"""Counts turns of phrase that readers stumble over, and long sentences, in README.md and docs/.
+"""Counts turns of phrase that readers stumble over, and long sentences, in README.md, docs/ and what the product prints.
 
-Each page may have as many as scripts/documentation/prose_exceptions.json lists, none if it is not listed. The list only
+What it prints are the strings of a folder of the product with at least four words, those that document code left out:
+each folder is one page, whose sentences are not counted. Each page may have as many as scripts/documentation/prose_exceptions.json lists, none if it is not listed. The list only
 shrinks: --shrink writes the present counts of pages that have fewer. Code, tables, headings and link targets are left
 out of sentences; turns are looked for in tables too.
 """
@@ -8,6 +9,7 @@ out of sentences; turns are looked for in tables too.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import sys
@@ -18,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EXCEPTIONS = Path(__file__).with_name("documentation") / "prose_exceptions.json"
+PRODUCT = ("diagnose", "analyzers", "kernels", "reports")
+MIN_STRING = 4  # words
 MAX_WORDS = 25  # of one sentence
 MAX_MEAN = 13.0  # words per sentence of a page
 PLACE = r"(?<!line )(?<!lines )(?<!file )(?<!folder )(?<!place )(?<!show )(?<!shows )(?<!find )(?<!know )(?<!and )"
@@ -42,6 +46,7 @@ TURNS = {
     "a step for per step": r"\b(?:ms|µs|s|GB|MB|kB|bytes|times|calls|process) an? (?:step|rank|epoch|operator)\b",
     "code that speaks": r"\b(?:says|tells|knows|hears|speaks|minds|asks)\b",
 }
+NOT_PROSE = re.compile(r"torch\.where|\b(?:SELECT|FROM|DELETE|UPDATE)\b[\s\S]*|\bWHERE\b")  # code and SQL within strings
 CODE = re.compile(r"^```.*\n[\s\S]*?^```$|^(?: {4}|\t|:::).*$|<!--[\s\S]*?-->|`[^`\n]+`", re.MULTILINE)
 SPOKEN = re.compile("|".join(f"(?P<t{i}>{pattern})" for i, pattern in enumerate(TURNS.values())), re.IGNORECASE)
 
@@ -75,6 +80,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print every turn and every long sentence")
     options = parser.parse_args()
     pages = {path.relative_to(ROOT).as_posix(): count(path.read_text(encoding="utf-8")) for path in pages_of(ROOT)}
+    docs = list(pages.values())
+    pages |= {f"strings of {folder}": count_strings(ROOT / folder) for folder in PRODUCT}
     allowed: dict[str, dict[str, int]] = json.loads(EXCEPTIONS.read_text(encoding="utf-8"))
     if options.list:
         for name, page in pages.items():
@@ -84,7 +91,7 @@ def main() -> int:
         text = json.dumps({name: faults for name, faults in kept.items() if faults}, indent=1)
         EXCEPTIONS.write_text(f"{text}\n", encoding="utf-8")
     found = [line for name, page in pages.items() for line in exceeding(name, page, allowed.get(name, {}))]
-    print("\n".join([*found, summary(list(pages.values()))]))
+    print("\n".join([*found, summary(docs), strings_summary([pages[f"strings of {folder}"] for folder in PRODUCT])]))
     return bool(found)
 
 
@@ -105,6 +112,28 @@ def count(markdown: str) -> Counts:
         turns=turns,
         long=[one for one in spoken if len(one.split()) > MAX_WORDS],
     )
+
+
+def count_strings(folder: Path) -> Counts:
+    """Count the turns of the strings in a folder's modules."""
+    words, turns = 0, Counter[str]()
+    for path in sorted(folder.rglob("*.py")):
+        if any(each.is_symlink() for each in path.parents):
+            continue
+        for string in strings(ast.parse(path.read_text(encoding="utf-8"))):
+            one = count(NOT_PROSE.sub("", string))
+            words += len(string.split())
+            turns += one.turns
+    return Counts(words, words, turns, [])
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    """Yield strings of at least some words; an expression that is a string documents what is above it."""
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            if len(node.value.split()) >= MIN_STRING:
+                yield node.value
 
 
 def sentences(shown: str) -> Iterator[str]:
@@ -135,6 +164,12 @@ def summary(pages: list[Counts]) -> str:
     mean, long = words / max(sum(page.sentences for page in pages), 1), sum(len(page.long) for page in pages)
     shares = f"{1e4 * turns / max(words, 1):.1f} turns per 10,000 words, {mean:.1f} words per sentence"
     return f"prose: {len(pages)} pages, {words} words in sentences, {shares}, {long} above {MAX_WORDS} words"
+
+
+def strings_summary(folders: list[Counts]) -> str:
+    """Return the counts of all strings in one line."""
+    words, turns = sum(each.words for each in folders), sum(each.turns.total() for each in folders)
+    return f"strings: {words} words, {1e4 * turns / max(words, 1):.1f} turns per 10,000 words"
 
 
 if __name__ == "__main__":
