@@ -50,5 +50,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
     o = idle_gaps_of(t, META.id)
-    title = f"The allocator asks the driver for memory {in_steps(t, o.start, o.lost)}"
+    title = f"The allocator requests memory from the driver {in_steps(t, o.start, o.lost)}"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside(t, META.id)))

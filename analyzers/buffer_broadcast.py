@@ -43,7 +43,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     if alone / t.steps.num < 0.002 * t.steps.step_ns:
         return []
     calls = total(buffer_updates(t)) / t.steps.num
-    host = (f"The host takes {calls / 1e6:.2f} ms a step to send buffers and to copy them back.",) if idle else ()
+    host = (f"The host takes {calls / 1e6:.2f} ms per step to send buffers and to copy them back.",) if idle else ()
     length = (t.tasks.end - t.tasks.start)[rows]
     return [
         Finding(

@@ -79,7 +79,7 @@ def _equal(flow: Flow) -> Iterator[Avoidable]:
             f"{percent(one.avoidable, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
             f"{one.num_rows:,}."
         )
-        title, lines = "Operators compute rows of which many are equal", (one.value_line, line)
+        title, lines = "Operators compute many equal rows", (one.value_line, line)
         yield Avoidable(title, text, one.work, lines, {"kind": "plain"}, one.avoidable)
 
 

@@ -140,7 +140,7 @@ def find(t: Tables) -> list[Finding]:
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     text = (
         f"Of this, {duration(waits_ns)} is beyond what collectives of the same kind with as many bytes or more take: "
-        "waiting for other ranks, which no change of the exchange takes away. The recordings of all ranks show for "
+        "waiting for other ranks, which no change of the exchange removes. The recordings of all ranks show for "
         "which."
     )
     launches = t.tasks.launch[most_exposed]

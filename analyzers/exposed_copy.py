@@ -87,7 +87,7 @@ def find(t: Tables) -> list[Finding]:
     pageable, to_host = (sum(p.search(name) is not None for name in names) for p in (PAGEABLE, TO_HOST))
     sized = rows[events.size[rows] > 0]
     took, moved = int((events.end[sized] - events.start[sized]).sum()), int(events.size[sized].sum())
-    rate = f"They move {moved / t.steps.num / 1e6:.2f} MB a step at {moved / max(took, 1):.1f} GB/s."
+    rate = f"They move {moved / t.steps.num / 1e6:.2f} MB per step at {moved / max(took, 1):.1f} GB/s."
     return [
         replace(
             base,

@@ -55,7 +55,7 @@ def find(t: Tables) -> list[Finding]:
                 f"Over {growing.num_steps:,} steps without the profiler the step went from "
                 f"{duration(growing.first_ns)} to {duration(growing.last_ns)}: {duration(growing.lost_ns)} of the mean "
                 f"step, {percent(growing.share, 0)} of the run's time.",
-                f"{percent(place.share, 0)} of what later steps take longer is {there}, where the first half of them "
+                f"{percent(place.share, 0)} of what later steps take longer is {there}; the first half of them "
                 f"spends {percent(place.usual_share, 0)} of its time.",
             ),
             where=places_of(t, place.path),

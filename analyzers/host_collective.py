@@ -58,7 +58,7 @@ ADVICE = (
         title="Take the barrier or object collective out of the loop, or reduce on the device",
         numerics=identical(),
         before="dist.barrier()                       # every step",
-        after="""if step % 100 == 0:                  # only where ranks must meet, such as before a checkpoint
+        after="""if step % 100 == 0:                  # only when ranks must meet, such as before a checkpoint
     dist.barrier()
 # numbers to log: reduce a tensor on the device without waiting
 work = dist.all_reduce(value, async_op=True)

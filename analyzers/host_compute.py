@@ -53,7 +53,7 @@ ADVICE = (
         numerics=rounding("kernels of the device round differently; compare the loss of the first steps"),
         after="""device = next(model.parameters()).device
 x = x.to(device, non_blocking=True)   # its inputs first; then the operator runs there
-# or, where it only needs the sample: in the dataset's __getitem__, which DataLoader workers run ahead""",
+# or, if it only needs the sample: in the dataset's __getitem__, which DataLoader workers run ahead""",
         watch="A result that the host reads back waits for the device.",
         when=lambda f, _: (
             f.facts.get("operator") and not str(f.facts["operator"]).startswith(_STAYS) and not in_library(f.where)

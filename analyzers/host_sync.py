@@ -140,4 +140,4 @@ def _calls(t: Tables, o: IdleGaps) -> list[str]:
         parents[f"{ops[0]} in {t.name(row)}" if ops else t.name(row)] += 1
     per_step = len(t.in_window(t.blocking_calls)) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
-    return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
+    return [f"{per_step:.1f} blocking calls per step; the idle begins as these return: {listed}."]

@@ -56,7 +56,7 @@ META = RuleMeta(
 def dependence(loop: Loop) -> str:
     """Return how far the calls of a loop depend on each other, as the end of a sentence."""
     alike = "of one shape" if loop.same_shapes else "of different shapes"
-    weights = "" if loop.same_weights else ", each with weights of its own"
+    weights = "" if loop.same_weights else ", each with its own weights"
     return f" {alike}{weights}; the longest chain of calls that need each other is {loop.longest_chain}."
 
 
@@ -137,7 +137,7 @@ def _in_file(file: str) -> When:
 
 _LOOP = Advice(
     id="vectorise-loop",
-    title="Call each operator once for all tensors{at} ({num_calls} calls a step): torch._foreach_*",
+    title="Call each operator once for all tensors{at} ({num_calls} calls per step): torch._foreach_*",
     numerics=rounding("a product and a sum may be rounded once; compare the loss of the first steps"),
     needs="lists of tensors on one device",
     when=lambda f, _: f.facts.get("of_model") and not f.facts.get("with_gradients"),

@@ -69,9 +69,9 @@ ADVICE = (
         numerics=identical("if nothing changes that a guard was for"),
         before='model = torch.compile(model, mode="reduce-overhead")',
         after="""skip = torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe
-options = {"triton.cudagraphs": True, "guard_filter_fn": skip}   # as mode="reduce-overhead" has it
+options = {"triton.cudagraphs": True, "guard_filter_fn": skip}   # as in mode="reduce-overhead"
 model = torch.compile(model, fullgraph=True, options=options)
-# several compiled calls a step: compile the function that makes them, as one
+# several compiled calls per step: compile the function that makes them, as one
 # or capture the step itself, which nothing is checked for: diagnose.kernels.step_graph""",
         needs="torch 2.8 or later; modules that do not change after the first call",
         watch="A guard that is left out no longer notices what it was for, as an attribute that changes later.",

@@ -50,7 +50,7 @@ _STATIC = Advice(
     title="Mark the parameters as static inputs of the CUDA graphs, and copy new batches only",
     numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
     before='model = torch.compile(model, backend="cudagraphs")   # a backend that copies each input',
-    after="""model = torch.compile(model, mode="reduce-overhead")   # parameters are read where they are
+    after="""model = torch.compile(model, mode="reduce-overhead")   # parameters are read in place
 # of other large tensors that stay from step to step, once:
 torch._dynamo.mark_static_address(table)""",
     needs="torch 2.1 or newer; parameters that the compiled model holds, and does not get as arguments",
@@ -133,7 +133,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         num = plural(len(distinct(t.tasks.launch[t.graph_nodes])) / t.steps.num, "launch")
         moved_mb = t.trace.events.size[t.tasks.row[tasks]].clip(min=0).sum() / t.steps.num / 1e6
         text = (
-            f"They are queued right before or behind {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what "
+            f"They are queued right before or after {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what "
             "the graphs read is copied into their memory, what they write is copied out."
         )
         evidence, facts["around_graphs"] = [text, *evidence], True

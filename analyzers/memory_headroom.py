@@ -44,7 +44,7 @@ _LARGER = Advice(
 _ANY_INPUTS = replace(
     _LARGER,
     before="y = model(x)",
-    after="y = model(x)   # twice as many samples, where they wait for each other",
+    after="y = model(x)   # twice as many samples, if they wait for each other",
     when=lambda _, p: not p.server and p.trains is not False,
 )
 ADVICE = (

@@ -56,7 +56,7 @@ _SHARD = Advice(
 from diagnose.kernels.distributed.memory_estimate import estimate_memory
 from diagnose.kernels.distributed.mesh import build_mesh
 
-for strategy in ("ddp", "zero", "fsdp"):   # bytes of a rank, from shapes alone
+for strategy in ("ddp", "zero", "fsdp"):   # bytes of a rank, from shapes only
     print(estimate_memory(model, strategy, num_ranks={ranks}, optimizer=torch.optim.AdamW))
 model = fully_sharded(model, build_mesh("cuda", {"shard": -1}))   # before the optimizer
 # afterwards compare_with_one_process (diagnose.kernels.distributed.single_process_parity) checks the numbers""",

@@ -74,7 +74,7 @@ def find(t: Tables) -> list[Finding]:
             total_ns=took - rest,
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
             evidence=(
-                f"{moved / t.steps.num / 1e6:.1f} MB a step at {rate:.1f} GB/s of {peak.pcie:.1f} GB/s "
+                f"{moved / t.steps.num / 1e6:.1f} MB per step at {rate:.1f} GB/s of {peak.pcie:.1f} GB/s "
                 f"({peak.source}): {duration(took / t.steps.num)} of copies, {duration(rest / t.steps.num)} of "
                 "kernels.",
             ),

@@ -45,7 +45,7 @@ _EVALUATE = Advice(
     after="""if step % {half_as_often} == 0:                  # half as often: half of the cost
     with torch.inference_mode():          # keeps no graph
         evaluate(model, validation_loader)   # its DataLoader: a larger batch_size, workers that persist
-# or beside the training: save a checkpoint and start a process that evaluates it""",
+# or in parallel: save a checkpoint and start a process that evaluates it""",
     needs="no decision of each of these steps that rests on the result",
     watch="Early stopping and schedules that read the result react later.",
     when=lambda f, _: f.facts.get("phase") == "evaluation",

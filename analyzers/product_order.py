@@ -42,7 +42,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         product, line = (stack[0] if stack else None for stack in (one.product_stack, one.row_stacks[0]))
         if one.is_first:
             title = "Rows are combined before a product makes them narrower"
-            text = f"{at(line)} combines rows of {one.columns:,} numbers, of which the product at {at(product)} makes "
+            text = f"{at(line)} combines rows of {one.columns:,} numbers; the product at {at(product)} makes "
             text += f"{one.fewer:,}."
         else:
             title = "Rows are combined after a product has made them wider"

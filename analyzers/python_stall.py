@@ -109,7 +109,7 @@ inputs = pending.result()                              # waits if it is not read
     replace(
         _IN_PASS,
         title="Do the Python work{at} on the device, or while the next step runs",
-        numerics=identical(", a step later where a process does it"),
+        numerics=identical(", a step later if a process does it"),
         after="""# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
 order = scores.argsort(descending=True)          # in place of sorted(…, key=scores.__getitem__)
 # or another process, while the next step runs
@@ -179,7 +179,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    intervals, pieces, title = t.host_gaps, pieces_of(t, META.id), "Python between operators holds the step up"
+    intervals, pieces, title = t.host_gaps, pieces_of(t, META.id), "Python between operators delays the step"
     text = (
         f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
         f"{duration(total(intervals) / t.steps.num)} a step."

@@ -120,7 +120,7 @@ ADVICE = (
         before="x = checkpoint(block, x, use_reentrant=False)",
         after="""from torch.utils import checkpoint as ckpt
 
-def keep(ctx, op, *args, **kwargs):   # torch.ops.aten.convolution.default too, where the blocks have some
+def keep(ctx, op, *args, **kwargs):   # torch.ops.aten.convolution.default too, if the blocks have some
     if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
         return ckpt.CheckpointPolicy.MUST_SAVE
     return ckpt.CheckpointPolicy.PREFER_RECOMPUTE

@@ -48,7 +48,7 @@ def dependence(loop: Loop) -> str:
 
 
 _TITLES = {
-    "recurrent": "A loop calls operators one by one, each of which needs the one before",
+    "recurrent": "A loop calls operators one by one, and each needs the one before",
     "separable": "A loop computes in each turn what does not need the turn before",
 }
 _RULE = loop_rule(META, _TITLES, dependence)

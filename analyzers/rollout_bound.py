@@ -66,8 +66,8 @@ ADVICE = (
         numerics=other_training("what is collected comes from more environments"),
         after="""with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
     targets = teacher(x)                # one call for the whole batch, no graph
-# a teacher or an encoder that does not change: compute its outputs once and store them beside the samples""",
-        needs="several calls a step, or inputs that come again: one call of inputs that are always new saves nothing",
+# a teacher or an encoder that does not change: compute its outputs once and store them with the samples""",
+        needs="several calls per step, or inputs that come again: one call of inputs that are always new saves nothing",
         when=lambda f, _: f.facts.get("phase") == "inference",
         most=0.95,
     ),

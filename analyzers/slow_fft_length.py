@@ -77,7 +77,7 @@ ADVICE = (
         id="fast-fft-length",
         title="Give the transforms {fast} points instead of {length}, for example by padding",
         numerics=other_training("transforms without zeros wrap around, with another length at another place"),
-        after="""# where the data are made: {fast} points ({fast_product}) or {lower}; or around the layers
+        after="""# at the source of the data: {fast} points ({fast_product}) or {lower}; or around the layers
 y = layers(F.pad(x, (0, {added})))[..., :{length}]""",
         needs="data that need not be periodic with {length} points",
         watch="Data that are periodic, as on a ring, must keep their length.",
@@ -100,7 +100,7 @@ y = torch.fft.irfft(torch.fft.rfft(x, n=n) * torch.fft.rfft(w, n=n), n=n)[..., :
 Purpose: TypeAlias = Literal["convolution", "periodic", "spectrum"]
 _PURPOSES: Mapping[Purpose, str] = {
     "convolution": "They are padded with zeros and transformed back, as a convolution is: more zeros change nothing.",
-    "periodic": "They are transformed back, and are no convolution padded with zeros: another length changes them.",
+    "periodic": "They are transformed back, and the convolution is not padded: another length changes the result.",
     "spectrum": "They are not transformed back: a spectrum of another length has other frequencies.",
 }
 

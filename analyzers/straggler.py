@@ -75,7 +75,7 @@ ADVICE = (
         after="""# as many samples in all as now, on every rank the same number of like lengths: the others take over
 # what this one has too many. A DistributedSampler shares a dataset out like that; sizes that the script
 # computes from the rank become the same on all: num = total // world_size""",
-        needs="what the script gives each rank: how many samples, of which lengths, by a branch on the rank",
+        needs="what the script gives each rank: number and lengths of samples, branches on the rank",
         when=lambda f, p: (
             p.trains is not False
             and _is_of_work(f)
@@ -107,7 +107,7 @@ grep MHz /proc/cpuinfo                 # under load: cores that run slower than 
 taskset -cp PID; numactl -s            # the cores that the rank may use: not those of another rank
 echo $OMP_NUM_THREADS                  # cores of the host / ranks on it, at most""",
         needs="the job under way, or another load on the same rank",
-        watch="Compare with a rank that is not late, at the same moment: clocks that all GPUs lower are no reason.",
+        watch="Compare with a rank that is not late at the same moment: it may have lower clocks too.",
         when=lambda f, _: f.facts.get("kind") == "late" and f.facts.get("cause") in _SLOWER,
     ),
     Advice(
@@ -126,7 +126,7 @@ NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET   # in the job; NET/Socket: no 
     ),
     Advice(
         id="align-pauses",
-        title="Align periodic pauses across ranks, and give each rank cores of its own",
+        title="Align periodic pauses across ranks, and give each rank its own cores",
         numerics=identical(),
         before="",
         after=f"{_COLLECT}\n\n{_CORES}",
@@ -145,7 +145,7 @@ NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET   # in the job; NET/Socket: no 
 # a wait that does not come again was the start of the run
 began = time.perf_counter()
 torch.distributed.barrier()                    # once, before the steps
-print(rank, time.perf_counter() - began)       # the rank that waits for nobody is the late one: what did it do before?
+print(rank, time.perf_counter() - began)       # the rank that does not wait is the late one: what did it do before?
 for batch in loader: ...""",
         needs="a look at what lies before the recorded steps, which no recording of them shows",
         when=lambda f, _: f.facts.get("begins_late_rank") is not None,
@@ -218,7 +218,7 @@ def _finding(
         count=c.matches.num,
         total_ns=int(lost_ns * c.num_steps),
         median_ns=int(lost_ns),
-        evidence=(*evidence, f"Waiting that nothing hides, ms a step: {shown}{more}."),
+        evidence=(*evidence, f"Waiting that nothing hides, ms per step: {shown}{more}."),
         confidence=confidence or usual,
         doubt="" if confidence or usual != "low" else _ONE_STEP_DOUBT,
         facts={
@@ -392,4 +392,4 @@ def _compared(reason: Reason, who: str) -> str:
     if not texts:
         return f"{who} recorded nothing that the others have less of: no recorded cause explains it."
     none = "" if reason.cause else "; none of it explains the waiting"
-    return f"{who} against the median of its equals, ms a step: {', '.join(texts)}{none}."
+    return f"{who} against the median of its equals, ms per step: {', '.join(texts)}{none}."

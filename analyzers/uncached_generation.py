@@ -42,11 +42,11 @@ ADVICE = (
         numerics=rounding("products of one position are summed in another order than those of all"),
         after="""# a model of transformers: switch it on, in the configuration or for one call
 # model.generate(inputs, use_cache=True, max_new_tokens=10)
-# a model of one's own: keys and values are made once, and each call gets the new position alone
+# your own model: keys and values are made once, and each call gets only the new position
 keys = torch.empty(batch_size, heads, max_length, width)      # and values, for each layer
 keys[:, :, length : length + 1] = new_keys
 read = keys[:, :, : length + 1]""",
-        needs="a model that looks back alone, and memory for the cache",
+        needs="a model that only looks back, and memory for the cache",
         watch="For a captured graph or a compiled step the cache needs its whole length from the start.",
         least=0.5,  # short products take a larger part of their time to be called
     ),
@@ -73,7 +73,7 @@ def find(t: Tables) -> list[Finding]:
     if found is None:
         return []
     text = (
-        f"{found.num:.3g} calls a step have inputs of {found.first:,} to {found.last:,} positions, {found.by:,} more "
+        f"{found.num:.3g} calls per step have inputs of {found.first:,} to {found.last:,} positions, {found.by:,} more "
         "each time."
     )
     if t.device_id < 0:

@@ -49,7 +49,7 @@ ADVICE = (
         before="{call.before}",
         after="{call.after}",
         needs="{call.needs}",
-        watch="F.group_norm(x, 1) is no F.layer_norm over the channels: its mean is over height and width too.",
+        watch="F.group_norm(x, 1) differs from F.layer_norm over the channels: its mean is over height and width too.",
         when=lambda f, _: f.facts.get("call"),
         least=0.7,  # torch's operator reads and writes more than one pass does: casts, sums for the weights
     ),
@@ -57,7 +57,7 @@ ADVICE = (
         id="cumulate-sorted",
         title="Use a cumulative operator on the sorted vector instead of a matrix of all pairs{there}",
         numerics=rounding("sums are taken in another order"),
-        after="order = torch.argsort(key, descending=True)   # where row i has the j with key[j] >= key[i]\n"
+        after="order = torch.argsort(key, descending=True)   # row i has the j with key[j] >= key[i]\n"
         "before = torch.logcumsumexp(score[order], dim=0)   # or cumsum, cummax\n"
         "reduced = torch.empty_like(before).index_copy(0, order, before)",
         needs="no equal keys, or the last row of those that are equal",
@@ -71,7 +71,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield what is written out, but for runs of pointwise operators."""
     masked = set[int]()
     for each in flow.found.order_masks:
-        title = "A matrix of all pairs stands for sums over those that come before"
+        title = "A matrix of all pairs computes sums over those that come before"
         text = f"At {at(each.work.line)} {each.length:,} numbers are compared with each other, and {each.length:,} × "
         text += f"{each.length:,} are reduced: each row over a prefix of the sorted numbers."
         yield Avoidable(title, text, each.work, each.work.lines, {"kind": "pairs", "on_host": True})

@@ -50,7 +50,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         "Attention runs as separate kernels around a softmax",
         min_share=0.02,  # its products gain as well
         evidence=(
-            f"{plural(num, 'time')} a step a softmax stands between two batched products; what runs between takes "
+            f"{plural(num, 'time')} per step a softmax is between two batched products; what runs between takes "
             f"{duration(busy_part(t, between) / t.steps.num)}, the products "
             f"{duration(busy_part(t, products) / t.steps.num)}.",
             *([f"Each keeps up to {scores / 1e6:.1f} million scores in memory."] if scores else []),

@@ -51,7 +51,7 @@ META = RuleMeta(
 # sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two
 # moments read, all but the gradient written.
 KEPT_SHARE = 7 / 21
-_PASSES = "Its kernels read or write 21 tensors for each parameter, where one fused kernel takes 7."
+_PASSES = "Its kernels read or write 21 tensors for each parameter; one fused kernel takes 7."
 _OF_PASSES = frozenset({"Adam", "AdamW"})
 _MULTI_TENSOR = r"multi_tensor|multi_tensor_apply|foreach|[Ff]used"
 _NAME = r"Optimizer\.step#(?P<name>\w+)"

@@ -198,8 +198,8 @@ def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
     most, lines = ones[0], sorted({one.line for one in ones if one.file == ones[0].file})
     where = f"Line {lines[0]}" if len(lines) == 1 else f"Lines {', '.join(map(str, lines))}"
     text = f"{where} of {most.file.rpartition('/')[2]} {'computes' if len(lines) == 1 else 'compute'} {most.text} "
-    text += f"({most.what}) and cut it: a sample uses {percent(most.used, 0)} of the elements, and the part that it "
-    text += f"uses can be computed alone. The rest takes {percent(share, 0)} of loading."
+    text += f"({most.what}) and cut it: a sample uses {percent(most.used, 0)} of the elements. The part that it "
+    text += f"uses can be computed without the rest, which takes {percent(share, 0)} of loading."
     return _Waste(share, text, tuple(ones), "cut")
 
 

@@ -115,7 +115,7 @@ _TITLES: dict[Kind, str] = {
     "triangle": "Attention computes scores that a triangular mask hides",
     "subnormal": "The CPU computes with subnormal numbers",
     "sorted": "Whole rows are sorted, and few of each are read",
-    "unread": "Operators compute results of which most is not read",
+    "unread": "Operators compute results that are mostly not read",
     "untouched rows": "Gradients of embedding tables are dense, and all rows are updated",
 }
 

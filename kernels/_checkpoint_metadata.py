@@ -231,7 +231,7 @@ def _size(record: object) -> torch.Size:
         (sizes,) = record.args
         if isinstance(sizes, (tuple, list)) and all(_is_count(size) for size in sizes):
             return torch.Size(sizes)
-    raise TypeError("a shape that is none")
+    raise TypeError("not a shape")
 
 
 def _is_count(value: object) -> bool:
@@ -282,7 +282,7 @@ def _place(folder: Path, fields: dict[str, Any], sizes: dict[str, int]) -> Any: 
 
     path, offset, length = fields["relative_path"], fields["offset"], fields["length"]
     if not isinstance(path, str) or not _is_count(offset) or not _is_count(length):
-        raise TypeError("a place that is none")
+        raise TypeError("not a place in a file")
     if fields.get("transform_descriptors"):
         raise ValueError(f"{folder} holds compressed tensors, whose size nothing limits; {TRUST}.")
     if path not in sizes:

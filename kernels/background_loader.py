@@ -79,7 +79,7 @@ class BackgroundLoader(LoaderWrapper[T]):
             return
         warnings.warn(
             "BackgroundLoader loads in the calling thread: the dataset draws from the global random generators, which "
-            "a thread would share with the model; give the dataset a generator of its own, or use worker processes.",
+            "a thread would share with the model; give the dataset its own generator, or use worker processes.",
             stacklevel=2,
         )
         yield from source

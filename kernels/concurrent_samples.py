@@ -122,7 +122,7 @@ class ConcurrentSamples(Dataset[T]):
         if self._draws:
             warnings.warn(
                 "ConcurrentSamples loads one sample after the other: the dataset draws from the global random "
-                "generators, which threads would share in no certain order; give each sample a generator of its own.",
+                "generators, which threads would share in no certain order; give each sample its own generator.",
                 stacklevel=2,
             )
         return samples

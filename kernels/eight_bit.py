@@ -123,9 +123,9 @@ def take_over(optimizer: Optimizer, state: Mapping[Tensor, Mapping[str, Any]]) -
         ValueError: it has stepped already, or the state is no Adam's.
     """
     if optimizer.state:
-        raise ValueError("The 8-bit optimizer has a state of its own already; take the other one over before stepping.")
+        raise ValueError("The 8-bit optimizer already has its own state; take the other one over before stepping.")
     if any("exp_avg" not in held for held in state.values()):
-        raise ValueError("The state holds no exp_avg, so it is no Adam's; pass adamw.state.")
+        raise ValueError("The state holds no exp_avg, so it is not an Adam state; pass adamw.state.")
     for group_number, group in enumerate(optimizer.param_groups):
         for number, parameter in enumerate(group["params"]):
             if parameter in state:

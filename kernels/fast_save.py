@@ -106,7 +106,7 @@ def save_files(
     target.mkdir(parents=True, exist_ok=True)
     there = [name for name in (*INDEXES, *SINGLE, ".metadata") if (target / name).exists()]
     if there:
-        raise FileExistsError(f"{target} holds a checkpoint already ({there[0]}); give each one a folder of its own.")
+        raise FileExistsError(f"{target} holds a checkpoint already ({there[0]}); give each one its own folder.")
     parts = _parts(own, max_bytes)
     names = _names(len(parts))
     headers = [_header(part, {n: kept for n, kept in shared.items() if kept in part}) for part in parts]
@@ -163,7 +163,7 @@ def _unshared(state: Mapping[str, Tensor]) -> tuple[Parts, dict[str, str]]:
 def _check(name: object, value: object) -> None:
     """Refuse what the format has no place for."""
     if not isinstance(name, str) or name == "__metadata__":
-        raise ValueError(f"save_files writes tensors by their names, and {name!r} is none; rename it.")
+        raise ValueError(f"save_files writes tensors by their names, and {name!r} is not a name; rename it.")
     if not isinstance(value, Tensor):
         raise ValueError(
             f"{name!r} is a {type(value).__name__}, and safetensors files hold tensors only; leave it out, or save all "
@@ -237,7 +237,7 @@ def _whole_files(folder: Path, names: list[str], headers: list[bytes]) -> dict[s
             (folder / name).unlink(missing_ok=True)
     others = sorted({path.name for path in folder.glob("*.safetensors")} - set(left.get("files", ())))
     if others:
-        raise FileExistsError(f"{folder} holds {others[0]} already; give each checkpoint a folder of its own.")
+        raise FileExistsError(f"{folder} holds {others[0]} already; give each checkpoint its own folder.")
     return whole
 
 

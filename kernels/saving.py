@@ -149,7 +149,7 @@ class BackgroundSaver:
         if self._group is not None:  # else one rank would raise and the others wait for it
             dist.broadcast_object_list(holds_one, src=0, group=self._group)
         if holds_one[0]:
-            raise FileExistsError(f"{folder} holds a checkpoint already; give each one a folder of its own.")
+            raise FileExistsError(f"{folder} holds a checkpoint already; give each one its own folder.")
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
         folder = Path(folder).absolute()

@@ -162,7 +162,7 @@ def short_dataset(dataset: Dataset[Any], num_samples: int) -> Dataset[Any]:
     if isinstance(dataset, IterableDataset):
         return _ShortStream(dataset, num_samples)
     if not hasattr(dataset, "__len__"):
-        raise TypeError(f"{type(dataset).__name__} has no length and is no IterableDataset; pass one of both.")
+        raise TypeError(f"{type(dataset).__name__} has no length and is not an IterableDataset; pass one of both.")
     return Subset(dataset, range(min(num_samples, len(dataset))))
 
 

@@ -43,7 +43,7 @@ def job_sentences(j: Job) -> Iterator[str]:
         yield from _late(j)
     elif j.taking_turns:
         who = ", ".join(map(str, j.taking_turns[:8]))
-        yield tr("Ranks {who} are late in turns: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
+        yield tr("Ranks {who} take turns being late: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
     elif _are_compared(j):
         yield from _waiting(j)
     if j.num_unmatched:

@@ -150,7 +150,8 @@ def _matched(text: str, name: str) -> str | None:
         if (match := pattern.fullmatch(text)) is not None:
             return _filled(chinese, match.groupdict())
     # Of a recording without steps evidence counts in all; the catalogue has what it is of each step.
-    each = _matched(text.replace(" in all", " a step"), name) if " in all" in text else None
+    ways = (" a step", " per step") if " in all" in text else ()
+    each = next(filter(None, (_matched(text.replace(" in all", way), name) for way in ways)), None)
     return each.replace(texts["a step"], texts["in all"]) if each is not None else None
 
 

@@ -88,7 +88,7 @@ def shown_phases(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 TERMS = {
-    "step": "One training or inference step, from its begin to that of the next one; the steady ones are analysed.",
+    "step": "One training or inference step, from its start to that of the next one; the steady ones are analysed.",
     "queue depth": "Launches that the host has issued and the device has not finished; with an empty queue it idles.",
     "launch": "A call of the host that puts a kernel or a copy on a stream of the device.",
     "idle": "Time in which the device runs nothing at all.",
@@ -97,7 +97,7 @@ TERMS = {
     "replay": "The recorded steps as a dependency graph, scheduled again with a change; all predictions come from it.",
     "roofline": "What a kernel could reach at best: the rate of the arithmetic units, or what the memory delivers.",
     "confidence": "How surely the recording shows the cause, not only the cost.",
-    "95 % interval": "Where the true speed-up lies, as far as repeated runs of the script show it.",
+    "95 % interval": "The range of the true speed-up, as far as repeated runs of the script show it.",
 }
 
 

@@ -170,14 +170,14 @@ def _parts(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
     yield from _device(d, layout.width) if d.partition is not None else _host(d, layout.width)
     if phases := shown_phases(d.phases):
         steps = plural(d.watched_steps, "step")
-        yield title(tr("Where the run's time goes"), tr("{steps}, recorded or not", steps=steps))
+        yield title(tr("What takes the run's time"), tr("{steps}, recorded or not", steps=steps))
         yield _phases(phases)
     yield from findings(d, layout)
     # What a full device does; elsewhere the step does not wait for its kernels, but for one of half of it.
     longest = max((row.time_ns for row in d.kernels if row.calls_per_step), default=0.0)
     is_full = d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2
     if d.kernels and (layout.verbose or is_full):
-        yield title(tr("Kernels"), tr("where the device's time goes; shares of the time of all its tasks"))
+        yield title(tr("Kernels"), tr("what takes the device's time; shares of the time of all its tasks"))
         yield _kernels(d.kernels, max(layout.width - 52, 20))  # the columns before a kernel's name
     yield from code_tables.tables(d.code, layout.width) if d.code is not None else ()
     yield from _cross_check(d.cross_check)
@@ -277,7 +277,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
         shares = d.host_by_cause or cause_shares(d.picture)
         over = tr("{steps}; the row is step {num}", steps=plural(d.steps, "step"), num=d.picture.step)
-        yield title(tr("Where the host's time goes"), over)
+        yield title(tr("What takes the host's time"), over)
         columns = idle_columns(d.picture.gaps, d.picture.step_ns, width - LABEL_WIDTH - 2)
         yield _cause_row(columns, _keys(shares, d.legends))
         yield _causes(shares, d.legends, d.step_ns)

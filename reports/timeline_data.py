@@ -229,10 +229,10 @@ def packed(columns: Sequence[npt.NDArray[np.int64]]) -> str:
 
 KINDS = ("own", "library", "module", "operator", "annotation", "runtime")
 NOTES = {
-    "scaled": "Frames were recorded in steps of their own, which are slower; their times are brought to those of the "
+    "scaled": "Frames were recorded in separate steps, which are slower; their times are brought to those of the "
     "timing window.",
-    "sampled": "Operators and calls as the timing window has them; where none ran, the lines that the sampler saw.",
-    "operators": "Operators and calls as the timing window has them; Python frames were not recorded.",
+    "sampled": "Operators and calls of the timing window; if none ran, the lines that the sampler saw.",
+    "operators": "Operators and calls of the timing window; Python frames were not recorded.",
     "stacks": "",
 }
 _BUILT_IN = r"^<built-in (?:method|function) (?P<name>[^ >]+)(?: of (?P<of>.+?)(?: object)?)?>$"

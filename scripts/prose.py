@@ -1,9 +1,10 @@
-"""Counts turns of phrase that readers stumble over, and long sentences, in README.md, docs/ and what the product prints.
+"""Counts turns of phrase that readers stumble over, and long sentences, in README.md, in docs/ and in printed strings.
 
-What it prints are the strings of a folder of the product with at least four words, those that document code left out:
-each folder is one page, whose sentences are not counted. Each page may have as many as scripts/documentation/prose_exceptions.json lists, none if it is not listed. The list only
-shrinks: --shrink writes the present counts of pages that have fewer. Code, tables, headings and link targets are left
-out of sentences; turns are looked for in tables too.
+Printed are the strings of at least four words in a folder of the product, those that document code left out; each
+folder is one page, whose sentences are not counted. Each page may have as many as
+scripts/documentation/prose_exceptions.json lists, none if it is not listed. The list only shrinks: --shrink writes the
+present counts of pages that have fewer. Code, tables, headings and link targets are left out of sentences; turns are
+looked for in tables too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ TURNS = {
     "a step for per step": r"\b(?:ms|µs|s|GB|MB|kB|bytes|times|calls|process) an? (?:step|rank|epoch|operator)\b",
     "code that speaks": r"\b(?:says|tells|knows|hears|speaks|minds|asks)\b",
 }
-NOT_PROSE = re.compile(r"torch\.where|\b(?:SELECT|FROM|DELETE|UPDATE)\b[\s\S]*|\bWHERE\b")  # code and SQL within strings
+# Code, SQL and lists of names within strings.
+NOT_PROSE = re.compile(r"^(?=.*_)[a-z_ ]+$|torch\.where|is None\b|\b(?:SELECT|FROM|DELETE|UPDATE)\b[\s\S]*|\bWHERE\b")
 CODE = re.compile(r"^```.*\n[\s\S]*?^```$|^(?: {4}|\t|:::).*$|<!--[\s\S]*?-->|`[^`\n]+`", re.MULTILINE)
 SPOKEN = re.compile("|".join(f"(?P<t{i}>{pattern})" for i, pattern in enumerate(TURNS.values())), re.IGNORECASE)
 
@@ -130,10 +132,14 @@ def count_strings(folder: Path) -> Counts:
 def strings(tree: ast.AST) -> Iterator[str]:
     """Yield strings of at least some words; an expression that is a string documents what is above it."""
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
-            if len(node.value.split()) >= MIN_STRING:
-                yield node.value
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documents)
+    yield from (
+        node.value for node in constants if isinstance(node.value, str) and _num_words(node.value) >= MIN_STRING
+    )
+
+
+def _num_words(text: str) -> int:
+    return len(text.split())
 
 
 def sentences(shown: str) -> Iterator[str]:

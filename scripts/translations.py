@@ -28,7 +28,7 @@ COMPOSED = frozenset(
         "7; otherwise ranks 7 take turns",
         "7: rank 7 begins its step 7 late",
         "Code is compiled or loaded 7",
-        "The allocator asks the driver for memory 7",
+        "The allocator requests memory from the driver 7",
         "Make the sample cheaper at 7",
         "Prepare all samples once, before training: 7",
         "7 (7)",

@@ -109,7 +109,7 @@ _ACCUMULATED = Advice(
     before="",
     after=f"# the loader: batches of 1/4 of the size\n{_EXCHANGED_PARTS}",
     needs="more launches a step",
-    watch="Batch norm sees the parts. Samples are weighed by their number, so a shorter last part is no error.",
+    watch="Batch norm sees the parts. Samples are weighed by their number, so a shorter last part is correct.",
     when=lambda f, p: "is_exchange" not in f.facts and in_training(f, p),
     frees=("activations",),
     frees_share=0.75,
@@ -153,7 +153,7 @@ _ATTENTION = Advice(
     before="scores = q @ k.transpose(-2, -1) * scale\ny = scores.softmax(-1) @ v",
     after="y = F.scaled_dot_product_attention(q, k, v, scale=scale)\n"
     '# for a model of transformers: from_pretrained(..., attn_implementation="sdpa")\n'
-    "# of a mask: is_causal=True, or attn_mask=mask, True where a query may see a key",
+    "# of a mask: is_causal=True, or attn_mask=mask: True if a query may see a key",
     needs="no use of the attention weights themselves",
     watch="On a CPU only attention without dropout is fused.",
     when=of_kind("attention"),
@@ -289,7 +289,7 @@ with snapshot_on_oom("out-of-memory"):   # around the whole run
         after="""from diagnose.kernels.fast_load import fast_load, fill
 from diagnose.kernels.fast_save import save_files
 
-save_files(model.state_dict(), folder)        # where they are saved: a folder of files that are mapped
+save_files(model.state_dict(), folder)        # instead of torch.save: a folder of files that are mapped
 report = fill(model, path)                    # into a model that exists
 report = fast_load(build_model, path)          # or one that was never initialised""",
         needs="a checkpoint of weights (.pt, safetensors, or a distributed one)",
@@ -351,7 +351,7 @@ local.step()   # in place of optimizer.step(); local.average() at the end""",
         id="sparse-embeddings",
         title="Use sparse gradients for the embedding tables",
         numerics=other_training(
-            "moments and weight decay of rows that are not looked up stand still; Adagrad without decay is the same"
+            "moments and weight decay of rows that are not looked up do not change; Adagrad without decay is the same"
         ),
         before="""model.table = nn.Embedding(num_rows, width)
 optimizer = torch.optim.Adagrad(model.parameters(), lr=lr)""",
@@ -402,7 +402,7 @@ print(choice)""",
     replace(
         _LOOP,
         title="Use nn.{form} in the place of the loop{at} ({issuer.num:.0f} operators a step)",
-        needs="the order of the gates that torch has, where weights are copied",
+        needs="torch's order of the gates, if weights are copied",
         watch="Copied weights need the order of torch's gates.",
         when=lambda f, _: f.facts.get("kind") == "recurrent",
         least=0.1,  # what the layer itself calls for each turn stays

@@ -24,7 +24,7 @@ from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 
 _RUNS_BACKWARD = r"\.backward\(|autograd\.grad\("
-_EACH = r"(?<! of) a step\b"
+_EACH = r"(?<! of) (?:a|per) step\b"
 
 
 def of_whole(t: Tables) -> str:

@@ -102,7 +102,7 @@ def check_device_events() -> Check:
         "limited",
         "a trace of one matrix product has none",
         "Kernels, copies and the queue would be missing.",
-        "End other profilers (nsys, DCGM profiling); where the driver restricts profiling to root, set "
+        "End other profilers (nsys, DCGM profiling); if the driver restricts profiling to root, set "
         "NVreg_RestrictProfilingToAdminUsers=0 or give the container CAP_SYS_ADMIN.",
     )
 

@@ -62,7 +62,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
         after="",
         least=MIN_CHEAPER_SHARE * share,
         most=share_at_most(share, samples),
-        needs="" if facts.get("behind_draw") else "memory, where results are kept",
+        needs="" if facts.get("behind_draw") else "memory for the results that are kept",
     )
     made = None if facts.get("behind_draw") else prepared(facts, program)
     if made is None:

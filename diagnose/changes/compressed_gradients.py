@@ -153,7 +153,7 @@ What to watch
             "from diagnose.kernels.distributed.hook_trials import try_hooks",
             most=0.8,
             min_share=0.1,
-            needs="DistributedDataParallel over a slow link; the hook's state_dict beside the model's",
+            needs="DistributedDataParallel over a slow link; the hook's state_dict saved with the model's",
         ),
         applies=to_large_gradients,
         modules=("diagnose.kernels.distributed.hook_trials",),

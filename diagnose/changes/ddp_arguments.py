@@ -75,7 +75,7 @@ What to watch
 """,
         title="Do not broadcast buffers in every forward",
         numerics=identical(
-            "if training reads no buffer; ranks keep batch-norm statistics of their own: evaluate with rank 0's"
+            "if training reads no buffer; ranks keep their own batch-norm statistics: evaluate with rank 0's"
         ),
         patch=Patch(partial(with_arguments, edit=NO_BROADCAST)),
         edit=NO_BROADCAST,

@@ -94,7 +94,7 @@ def _autocast_proposal(finding: Finding, _step_ns: float, program: Program) -> P
         dtype = "bfloat16" if has_bfloat16 else "float16"
         infers = program.trains is False
         mode, what = ("torch.inference_mode(), ", "outputs") if infers else ("", "results")
-        stays = "" if has_bfloat16 else "; where it trains, with a GradScaler"
+        stays = "" if has_bfloat16 else "; for training, with a GradScaler"
         return Proposal(
             title=f"Run the forward under autocast in {dtype}",
             before="y = model(x)",
@@ -112,7 +112,7 @@ def _autocast_proposal(finding: Finding, _step_ns: float, program: Program) -> P
         'scaler = torch.amp.GradScaler("cuda")\n'
         'with torch.autocast("cuda", dtype=torch.float16):\n    loss = criterion(model(x), y)\n'
         "scaler.scale(loss).backward()\n"
-        "scaler.unscale_(optimizer)      # before gradients are clipped or read; leave it out where they are not\n"
+        "scaler.unscale_(optimizer)      # before gradients are clipped or read; leave it out if they are not\n"
         "scaler.step(optimizer)\nscaler.update()"
     )
     title = "Run the forward under autocast in float16"

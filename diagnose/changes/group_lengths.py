@@ -40,7 +40,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
             needs="inputs that are all known before the run",
         )
     ranks = (
-        "\n# on each rank alone; then LengthBatches(lengths, budget=...) with the smallest of all"
+        "\n# on each rank; then LengthBatches(lengths, budget=...) with the smallest of all"
         if "kind" in finding.facts
         else ""
     )

@@ -31,13 +31,13 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
         after="from diagnose.kernels.background_loader import BackgroundLoader\n\n"
         "for batch in BackgroundLoader(loader):   # up to two batches ahead, on a thread\n    ...",
         least=0.0,
-        needs="loading that waits, or computes where Python's lock is free (decoders, NumPy, tensor operators)",
+        needs="loading that waits, or computes while Python's lock is free (decoders, NumPy, tensor operators)",
     )
 
 
 CHANGE = Change(
     id="load-on-thread",
-    title="Load the coming batches on a thread, where worker processes do not fit",
+    title="Load the coming batches on a thread if worker processes do not fit",
     numerics=identical(),
     patch=Patch(loading.load_on_thread),
     is_moved=True,

@@ -25,7 +25,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
         return None
     return Proposal(
         least=0.1,
-        needs="an operator behind it that accepts strides; `view` needs `reshape` or another order of dimensions",
+        needs="a following operator that accepts strides; `view` needs `reshape` or another order of dimensions",
     )
 
 

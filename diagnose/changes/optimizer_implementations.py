@@ -129,7 +129,7 @@ def _proposal(chosen: Implementation, name: str, finding: Finding, spared: tuple
 def _shown(edit: SetArguments, name: str, facts: Mapping[str, object]) -> tuple[str, str]:
     """Return the call before and after, for where no diff of it can be made: what else it passes is not known."""
     left = [word for word in edit.without if facts.get(word)]
-    stays = f"   # where it is made; the other arguments stay{''.join(f', without {word}' for word in left)}"
+    stays = f"   # in its constructor; the other arguments stay{''.join(f', without {word}' for word in left)}"
     before, after = (
         f"optimizer = torch.optim.{name}({', '.join(['params', 'lr=lr', *(f'{word}=True' for word in words)])})"
         for words in (left, edit.given)

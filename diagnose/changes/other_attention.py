@@ -53,7 +53,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
             title="Try flash attention in Composable Kernel and keep the faster library",
             before="y = F.scaled_dot_product_attention(q, k, v)",
             after='torch.backends.cuda.preferred_rocm_fa_library("ck")   # or: TORCH_ROCM_FA_PREFER_CK=1',
-            needs="a torch for ROCm that is built with Composable Kernel; is_causal=True where the mask is causal",
+            needs="a torch for ROCm that is built with Composable Kernel; is_causal=True if the mask is causal",
             arguments={"library": "ck"},
         )
     others = ", ".join(f"SDPBackend.{name.upper()}_ATTENTION" for name in _others(program))
@@ -62,7 +62,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
         after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
         f"with sdpa_kernel([{others}]):   # in place of the one that ran\n"
         "    y = F.scaled_dot_product_attention(q, k, v)",
-        needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
+        needs="a device and shapes that the backend supports; is_causal=True if the mask is causal",
         arguments={"backends": _others(program)},
     )
 

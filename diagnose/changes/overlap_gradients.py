@@ -40,7 +40,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
     if facts.get("is_exchange") or is_reduced_by_hand(facts) or not is_late or not has_free_core(facts):
         return None
     on_device = bool(facts.get("has_device"))
-    cores = "" if on_device else "; and cores beside those that compute, since an exchange without a GPU takes some"
+    cores = "" if on_device else "; and cores that compute nothing else, since an exchange without a GPU takes some"
     return Proposal(
         before=ddp_call(known, has_device=on_device),
         after=ddp_call({**known, "bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}, has_device=on_device),

@@ -37,7 +37,7 @@ CHANGE = Change(
         "model = Model().cuda()\n"
         "print(patch(model))   # before it is compiled or wrapped; names the modules and their operators",
         least=0.0,
-        needs="a model that is not compiled, with modules of RMSNorm, GELU or SwiGLU of its own; the package triton",
+        needs="a model that is not compiled, with its own modules of RMSNorm, GELU or SwiGLU; the package triton",
     ),
     applies=_applies,
     remedy="diagnose.kernels.patching",

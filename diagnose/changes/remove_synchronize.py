@@ -32,7 +32,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     return Proposal(
         title=f"Remove the synchronize from the loop{at}",
         least=0.2,
-        needs="no clock that is read right behind it, and no other thread or device that relies on the wait",
+        needs="no clock that is read right after it, and no other thread or device that relies on the wait",
     )
 
 

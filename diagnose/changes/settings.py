@@ -19,7 +19,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     tensor = finding.facts.get("tensor", "tensor")
     return Proposal(
         after=f"{STATEMENT}   # before the first operator: threads that torch starts inherit it\n"
-        f"# or where the numbers come from, the {tensor}: 0 where it no longer counts\n"
+        f"# or at the source of the numbers, the {tensor}: 0 once it no longer counts\n"
         "mask = torch.where(mask < 1e-30, 0.0, mask)",
         least=0.3,  # of what operators take longer: a part may be due to their layout
         needs="an x86 CPU with SSE3, or an ARM CPU",

@@ -43,7 +43,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     after = "" if edit is not None or finding.facts.get("made") else narrowed(text)
     if edit is None and not after and isinstance(names, list | tuple) and names:
         more = " and others" if len(names) > MAX_NAMED else ""
-        title = f"Make {', '.join(map(str, names[:MAX_NAMED]))}{more} float32: call float() where they are made"
+        title = f"Make {', '.join(map(str, names[:MAX_NAMED]))}{more} float32: call float() at their source"
     return Proposal(
         title=title,
         before=text if after else "",

@@ -453,7 +453,7 @@ class _WatchCommand(Command):
 
 @click.command(
     cls=_WatchCommand,
-    short_help="Run a script and record where it becomes slower.",
+    short_help="Run a script and record it when it becomes slower.",
     context_settings={"allow_interspersed_args": False},
     examples=[
         "diagnose watch train.py --epochs 90",

@@ -202,7 +202,7 @@ def _planned(
     for text in exports:
         kind, _, file = text.partition("=")
         if kind not in EXPORTS or not file:
-            raise UsageError(f"Invalid --export '{printable(text)}': use KIND=FILE, where KIND is {known}.")
+            raise UsageError(f"Invalid --export '{printable(text)}': use KIND=FILE with a KIND of {known}.")
         if kind in files:
             raise UsageError(f"--export {kind} is given twice; leave one of them out.")
         files[kind] = file

@@ -223,8 +223,8 @@ TOOLS: Mapping[str, Tool] = {
     "prove": Tool(
         Prove,
         "Measure changes",
-        "Run a training script with each prescribed change and without it, in turns, in a copy of the working folder, "
-        "and measure step time, losses and memory. Takes minutes. The user is asked before anything runs.",
+        "Run a training script with each prescribed change and without it, taking turns, in a copy of the working "
+        "folder, and measure step time, losses and memory. Takes minutes. The user is asked before anything runs.",
         schema_of_diagnosis,
     ),
 }

@@ -23,7 +23,7 @@ def sentence(c: Comparison) -> str:
         unlike = " ".join(difference.sentence() for difference in c.differences)
         return (
             f"Not comparable. {unlike} Record both alike, or give --allow-differences, which compares them "
-            "nevertheless and lists what differs."
+            "anyway and lists what differs."
         )
     if outcome == "undecided":
         doubt = "not certain" if c.evaluation.shift else "not tested"
@@ -115,7 +115,7 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
     for label, side, verdict in (("before", c.before, c.verdicts[0]), ("after", c.after, c.verdicts[1])):
         name = middle(one_line(side.name), width - 12 - len(verdict))
         yield f"  {translated(label):<7} {name}: {translated(verdict)}"
-    title = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
+    title = "Idle by cause" if c.after.diagnosis.partition else "What takes the host's time"
     tables = (("Where the step goes", c.parts), (title, c.causes), ("Findings", c.findings), ("Kernels", c.kernels))
     if any(changes for _, changes in tables):
         before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
@@ -134,7 +134,7 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
     unlike = c.evaluation.outcome == "not comparable"
     if not unlike and not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
         yield ""
-        yield from _wrapped("Kernels are compared where both sides are traces or captures, not reports.", width)
+        yield from _wrapped("Kernels are compared if both sides are traces or captures, not reports.", width)
 
 
 def _wrapped(english: str, width: int) -> list[str]:

@@ -45,7 +45,7 @@ def as_html(c: Comparison, gate: GateResult | None = None) -> str:
         )
     ]
     is_alike = c.evaluation.outcome != "not comparable"
-    causes = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
+    causes = "Idle by cause" if c.after.diagnosis.partition else "What takes the host's time"
     tables = [("Where the step goes", c.parts), (causes, c.causes), ("Findings", c.findings), ("Kernels", c.kernels)]
     return render_page(
         "compare.html",

@@ -34,16 +34,16 @@ WINDOW = (
     "device."
 )
 SPLIT = (
-    "Shares of the idle time. HTA's is the sum of the pauses between tasks of one stream, here the busiest, also where "
-    "another stream works meanwhile: of the host where the next task was launched after the last had ended, else of "
+    "Shares of the idle time. HTA's is the sum of the pauses between tasks of one stream, here the busiest, even if "
+    "another stream works meanwhile: of the host if the next task was launched after the last had ended, else of "
     f"the kernel below {KERNEL_WAIT_US} µs, else other. Ours is the device's: the part of a gap until the next task is "
-    "queued is the host's; the rest is a kernel's where it is below 1.5 launch latencies, at least 10 µs, else other."
+    "queued is the host's; the rest is a kernel's if it is below 1.5 launch latencies, at least 10 µs, else other."
 )
 DEFINITIONS = {
     "idle": WINDOW,
     "compute": f"{WINDOW} HTA counts kernels only; ours adds fills and copies within the device.",
     "other": f"{WINDOW} HTA's is all that runs while no kernel computes: communication, copies and fills together.",
-    "overlap": f"{WINDOW} Both are the share of the time of communication beside which kernels compute.",
+    "overlap": f"{WINDOW} Both are the share of the time of communication during which kernels compute.",
     "queue": (
         "HTA counts, for each stream, launches whose task has not started, and averages over the changes; ours counts "
         "launches that have not finished on all streams, as the median over time. Shown is the busiest stream's."

@@ -199,6 +199,6 @@ def _parts(rows: Sequence[Row]) -> list[Observation]:
     epochs = sum(row.epochs * row.weight for row in rows)
     cost = sum(row.epoch_ns * row.weight for row in rows)
     if epochs and cost / total >= MIN_PHASE:
-        text = f"The begin of an epoch costs {duration(cost / epochs)} each time, {percent(cost / total)} of the run."
+        text = f"The start of an epoch costs {duration(cost / epochs)} each time, {percent(cost / total)} of the run."
         found.append(Observation("epoch", text, cost / total))
     return found

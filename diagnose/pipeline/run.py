@@ -172,7 +172,7 @@ def from_summary(p: RankProfile, failure: str) -> Diagnosis:
     """Return what a summary alone shows of a rank whose trace is not at hand."""
     why = failure or (
         f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
-        "its summary. Run diagnose analyze where the trace is."
+        "its summary. Run diagnose analyze on the machine that has the trace."
     )
     return Diagnosis(
         verdict=p.verdict,
@@ -270,7 +270,7 @@ def _transfer_only(finding: Finding, share: float) -> Finding:
         relief_ns=None if finding.relief_ns is None else finding.relief_ns * share,
         evidence=(
             *finding.evidence,
-            f"{waits} more is waiting for other ranks, which no change of the exchange takes away.",
+            f"{waits} more is waiting for other ranks, which no change of the exchange removes.",
         ),
         facts={**finding.facts, "awaits_ranks": 1 - share},
     )

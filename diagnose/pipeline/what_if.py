@@ -302,7 +302,7 @@ def _without(t: Tables, rule: str) -> Transform:
     change = _removed(t, rule)
     if change is None:
         raise _refused(
-            f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away",
+            f"The replay cannot remove {rule}: its cause is not work or waiting of the host. It can remove",
             replayable,
         )
     return change
@@ -424,13 +424,13 @@ def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> tuple[flo
     busy = number(facts, "ready_share")
     said = {  # who computes where
         f"The training keeps one of {cpus} cores, which leaves {running} for {num} workers: they load no faster "
-        f"than {running} would, and may hold the training up until nothing is gained.": running < num,
+        f"than {running} would, and may delay the training until nothing is gained.": running < num,
         f"Assumes that loading needs a core for {percent(computing, 0)} of its time.": computing < 1,
         "At least nothing is gained: workers take cores from the threads of the training's operators, and each "
         "operator waits for the last of its threads.": shares_cores(facts, running, cpus),
-        "Assumes at most a free core for each worker beside the training's, and at least none: the training waited "
+        "Assumes at most a free core for each worker, besides the training's, and at least none: the training waited "
         f"for a core for {percent(busy, 0)} of the recording.": computing * busy > MAX_READY_SHARE,
-        "Assumes a free core for each worker beside the training's.": True,
+        "Assumes a free core for each worker, besides the training's.": True,
     }
     rests_on = [next(words for words, holds in said.items() if holds)]
     if has_handover:
@@ -679,7 +679,7 @@ def _in_buckets(schedule: Schedule, num_bytes: float) -> tuple[Schedule, Schedul
     if abs(off) > MAX_UNEXPLAINED:
         raise UsageError(
             "Buckets of another size cannot be replayed: what the recorded ones take does not follow from their sizes "
-            f"at one rate; by these alone the step comes out {percent(abs(off), 0)} off."
+            f"at one rate; from the sizes, the step would be {percent(abs(off), 0)} off."
         )
     return found
 

@@ -111,8 +111,8 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> list[str]:
         ),
         f"{matches.num:,} collectives were matched across {listed(compared) if compared else ''}; the ends of one lie "
         f"{matches.residual_ns / 1e3:,.0f} µs apart (median).": matches.num,
-        f"{matches.num_sampled:,} collectives are of groups of which less than half of the ranks were given: nothing "
-        "is claimed of who waits in them for whom, nor of their transfers. Give the traces of all ranks of a "
+        f"{matches.num_sampled:,} collectives are of groups that lack more than half of their ranks: who waits "
+        "for whom in them, and their transfer times, are not known. Give the traces of all ranks of a "
         "group.": matches.num_sampled,
         f"{matches.num_unmatched:,} collectives are on one rank only and were not compared.": matches.num
         and matches.num_unmatched,

@@ -69,7 +69,7 @@ def _one_each(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfil
         other = kept.setdefault(p.rank, p)
         if other is not p:
             notes.append(
-                f"{other.path} and {p.path} are both of rank {p.rank}; the first was used. Where files do not hold "
+                f"{other.path} and {p.path} are both of rank {p.rank}; the first was used. If files do not contain "
                 "their rank, put it into their names (rank0.json, rank1.json)."
             )
     return sorted(kept.values(), key=lambda p: p.rank)

@@ -58,7 +58,7 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
         if one.trace.rank == other.trace.rank:
             raise InputError(
                 f"{one.trace.path} and {other.trace.path} are both of rank {one.trace.rank}. "
-                "Name one trace for each rank; where the files do not hold their rank, put it into their names "
+                "Name one trace for each rank; if the files do not contain their rank, put it into their names "
                 "(rank0.json, rank1.json)."
             )
     return captures

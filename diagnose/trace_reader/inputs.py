@@ -185,7 +185,7 @@ class _Listing:
             found = {entry.name: _kind(entry) for entry in entries}
         broken = [name for name, kind in found.items() if kind == "broken"]
         for name in _matching(broken, [pattern for patterns in (*_TRACES, *_DATABASES) for pattern in patterns]):
-            self.faults.append(f"{folder}/{name} is a link that leads to no file, and was left out. Mend or remove it.")
+            self.faults.append(f"{folder}/{name} is a broken link, and was left out. Repair or remove it.")
         return [name for name, kind in found.items() if kind == "file"]
 
     def _in_folder(self, folder: Folder, names: Sequence[str]) -> Iterator[RankFiles]:

@@ -111,7 +111,7 @@ def _system(url: str) -> tuple[AbstractFileSystem, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise missing_extra(f"{url} lies behind a URL", "remote") from None
+        raise missing_extra(f"{url} is at a URL", "remote") from None
     try:
         system, path = url_to_fs(url)
     except ImportError as error:  # fsspec is here, and the package of this store is not

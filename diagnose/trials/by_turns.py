@@ -291,7 +291,7 @@ class _Team:
             self._begin(self._random.sample(waiting[:room], room))
             waiting = waiting[room:]
         if 1 in self._failed:
-            why = "A second copy of the script cannot run beside the first, so runs follow one another."
+            why = "A second copy of the script cannot run together with the first, so runs follow one another."
             raise NoTurnsError(f"{why} {self._failed[1]}")
         if 1 in waiting:
             self.notes.append(NO_CONTROL)

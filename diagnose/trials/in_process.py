@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 BEGINS_DIFFERENTLY = (
     "Unchanged, it began with another loss each time: either the factory does not create everything again, "
-    "or it draws from a generator of its own."
+    "or it draws from its own generator."
 )
 
 StepFn: TypeAlias = Callable[[], object]

@@ -40,7 +40,9 @@ from diagnose.trials.trials import (
     skipped,
 )
 
-RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
+RECORDED = (
+    "There was no time for an unchanged run: the steps that the recording timed are used instead; give --budget more."
+)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Limits:
             return "A run may write wherever you may."
         return (
             "This system has no Landlock, so a run may write wherever you may; your files in the working folder, and "
-            f"what its links lead to, are backed up to {one_line(self.backup)} first."
+            f"the targets of its links, are backed up to {one_line(self.backup)} first."
         )
 
 
@@ -236,7 +236,7 @@ class Originals:
         now = dict(self._files())
         found = {path: what for path in self._before if path in now and (what := self._difference(path, now[path]))}
         found |= {path: "is gone" for path in self._before if path not in now and not os.path.lexists(path)}
-        found |= {path: "was made, where a link had led nowhere" for path in self._missing if Path(path).exists()}
+        found |= {path: "was made at the target of a broken link" for path in self._missing if Path(path).exists()}
         new = tuple(path for path in now if path not in self._known and not stat.S_ISDIR(now[path].st_mode))
         self._known |= set(new)
         open_files = _written_by_others() if found else set()

@@ -87,7 +87,7 @@ class TrialResult:
         """
         values = json.loads(text)
         if not isinstance(values, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         types = {each.name: str(each.type) for each in fields(cls)}
         for name, value in values.items():
             if name not in types:

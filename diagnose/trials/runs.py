@@ -37,11 +37,11 @@ MAX_LOG_BYTES = 1_000_000  # of a run's output that is kept: its end
 MAX_COMMAND = 32_000  # characters: what is to be agreed to must be readable
 MAX_STARTED_RANKS = 1_024  # started on this machine
 IN_COPY = (
-    " It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same, which "
-    "protects no file."
+    " It ran in a copy of the working folder; if it works in the original folder, run it there with --cwd-mode same, "
+    "which protects no file."
 )
 TOO_SHORT = " If that is too short for a recording, give --budget more."
-AT_INPUT = " In these runs its standard input is empty: let it take from its arguments what it asks for."
+AT_INPUT = " In these runs its standard input is empty: pass its answers as arguments."
 
 
 @dataclass(frozen=True)

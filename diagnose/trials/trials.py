@@ -328,7 +328,7 @@ def _distance(a: Sequence[float], b: Sequence[float]) -> _Distance:
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
 INTERRUPTED = "It was interrupted before it was measured."
 CUT_OFF = "The budget ended while it ran; give --budget more."
-ALONE_IS_BEST = "Together the changes are not a certain gain; the largest alone is."
+ALONE_IS_BEST = "Together the changes are not a certain gain; only the largest is."
 
 
 @dataclass

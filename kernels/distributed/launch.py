@@ -77,7 +77,7 @@ def rank_from_environment(environment: Mapping[str, str] | None = None) -> Rank:
     if missing:
         raise RuntimeError(
             f"{', '.join(there)} are set and {', '.join(missing)} are not; start with "
-            "`torchrun --nproc-per-node N train.py`, which sets all, or unset them to run alone."
+            "`torchrun --nproc-per-node N train.py`, which sets all, or unset them to run one process."
         )
     numbers = {name: env[name] for name in VARIABLES if name != "MASTER_ADDR"}
     wrong = [f"{name}={value}" for name, value in numbers.items() if not value.isdecimal()]

@@ -75,9 +75,7 @@ def build_mesh(device_type: str, sizes: Mapping[str, int], *, host: str | None =
     inner = INSIDE_A_HOST & set(shape)
     if inner:
         if list(shape)[-1] not in inner:
-            raise ValueError(
-                f"The dimension 'tensor' must come last, where links are fastest, not as in {list(shape)}."
-            )
+            raise ValueError(f"The dimension 'tensor' must come last, on the fastest links, not as in {list(shape)}.")
         _check_inside(shape["tensor"], hosts(host))
     return init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape))
 

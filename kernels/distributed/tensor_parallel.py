@@ -56,7 +56,7 @@ __all__ = ["COMMON_PLAN", "Side", "clip_gradients", "tensor_parallel"]
 
 SIDES: tuple[Side, ...] = ("column", "row")
 BATCHES = (
-    "The ranks of one tensor-parallel group were given different batches, of which their layers would mix the parts; "
+    "The ranks of one tensor-parallel group were given different batches, which their layers would mix; "
     "give the loader DistributedSampler(dataset, num_replicas=data_ranks, rank=number of the group)."
 )
 GENERATORS = (

@@ -59,10 +59,10 @@ def zero_optimizer(
     tensors = [p for entry in listed for p in ([entry] if isinstance(entry, Tensor) else entry["params"])]
     if len(tensors) < group.size():
         raise ValueError(
-            f"{len(tensors)} parameters cannot be dealt out to {group.size()} ranks; use the optimizer alone."
+            f"{len(tensors)} parameters cannot be dealt out to {group.size()} ranks; use the plain optimizer."
         )
     if any(hasattr(p, "to_local") for p in tensors):
-        raise ValueError("These parameters are sharded, and so will be their state; use the optimizer alone.")
+        raise ValueError("These parameters are sharded, and so will be their state; use the plain optimizer.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, which torch.distributed.optim imports
         from torch.distributed.optim import ZeroRedundancyOptimizer

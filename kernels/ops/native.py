@@ -92,7 +92,7 @@ def build(folder: Path | None = None, *, architectures: Sequence[str] | None = N
     except PermissionError as error:
         if folder is not None:
             raise RuntimeError(f"The native library is not kept in {folder}: {error}") from error
-        warnings.warn(f"The native library is built for this process alone: {error}", stacklevel=2)
+        warnings.warn(f"The native library is built for this process only: {error}", stacklevel=2)
     return _built(_own_folder(), name, nvcc, wanted)
 
 

@@ -63,5 +63,5 @@ def test_its_title_counts_the_steps_that_have_half_of_the_mean(recording, each, 
             r.runtime("cudaMalloc", at + 300, at + 300 + length)
         r.op("aten::empty", at + 300 + length, at + 885)
     finding = r.find("allocator-stall")
-    assert finding.title == f"The allocator asks the driver for memory {title}"
+    assert finding.title == f"The allocator requests memory from the driver {title}"
     assert extent in finding.evidence[0]

@@ -88,7 +88,7 @@ def test_copies_of_small_buffers_cost_the_host_more_than_the_transfer(recording,
     r = many_buffers(recording, kernel=kernel)
     finding = r.find("buffer-broadcast")
     assert finding.lost_ns == 1_000 + 198_000  # the broadcast, and what the device idles while the host is at it
-    assert finding.evidence[1] == "The host takes 0.22 ms a step to send buffers and to copy them back."
+    assert finding.evidence[1] == "The host takes 0.22 ms per step to send buffers and to copy them back."
     (p,) = r.prescribe("buffer-broadcast")
     assert p.saves_ns == (pytest.approx(0.7 * 199_000), 199_000)
 

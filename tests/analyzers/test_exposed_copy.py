@@ -25,7 +25,7 @@ def test_a_copy_alone_on_the_device(recording):
     finding = r.find("exposed-copy")
     assert (finding.lost_ns, finding.count) == (200_000, 1)
     assert finding.evidence[0] == ("1.0 copies a step, 1 of 1 pageable, 0 to the host; 200 µs of the step only copies.")
-    assert finding.evidence[1] == "They move 2.00 MB a step at 10.0 GB/s."
+    assert finding.evidence[1] == "They move 2.00 MB per step at 10.0 GB/s."
     assert dict(finding.facts) == {"pageable": 1, "to_host": 0, "num": 1}
 
 

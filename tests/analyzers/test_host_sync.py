@@ -20,7 +20,7 @@ def test_the_gap_after_a_wait_is_the_waits(late):
     assert finding.confidence == "high"
     assert finding.evidence == (
         "1 idle gap in 1 step: 400 µs of each step (40.0 %).",
-        "1.0 blocking calls a step; the idle begins as these return: cudaStreamSynchronize (1×).",
+        "1.0 blocking calls per step; the idle begins as these return: cudaStreamSynchronize (1×).",
     )
     example = finding.examples[0]
     assert (example.step, example.start_ns, example.lost_ns, example.before, example.after) == (
@@ -176,7 +176,7 @@ def test_a_wait_on_a_thread_that_launches_nothing(late):
 def test_calls_outside_the_window_do_not_count(late):
     late.runtime("cudaDeviceSynchronize", -500, -400)
     late.runtime("cudaDeviceSynchronize", 5000, 5001)
-    assert synced(late).find("host-sync").evidence[1].startswith("1.0 blocking calls a step")
+    assert synced(late).find("host-sync").evidence[1].startswith("1.0 blocking calls per step")
 
 
 def test_a_wait_for_a_copy_to_the_device(recording):

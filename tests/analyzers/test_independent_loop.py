@@ -19,7 +19,7 @@ def test_independent_calls_cost_what_calling_them_does(recording):
     (finding,) = independent_loop.find(t)
     assert finding.lost_ns == pytest.approx(4 * 75_000 + 3 * 10_000, abs=8)  # and the Python between the calls
     assert finding.evidence[-1] == (
-        "The loop at line 7 of train.py makes 4 calls a step of one shape, each with weights of its own; the longest "
+        "The loop at line 7 of train.py makes 4 calls a step of one shape, each with its own weights; the longest "
         "chain of calls that need each other is 1."
     )
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["vectorise-loop"]

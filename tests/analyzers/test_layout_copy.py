@@ -140,7 +140,7 @@ def test_copies_around_the_launch_of_a_graph(recording):
     finding = r.find("layout-copy")
     assert (finding.lost_ns, finding.count, finding.confidence) == (pytest.approx(320_000), 16, "medium")
     assert finding.title == "CUDA graphs copy their inputs and outputs at each launch"
-    assert "right before or behind 1 launch of CUDA graphs a step" in finding.evidence[1]
+    assert "right before or after 1 launch of CUDA graphs a step" in finding.evidence[1]
     (p,) = r.prescribe("layout-copy")
     assert (p.id, p.safety) == ("static-graph-inputs", "same numbers")
     assert p.saves_ns == (pytest.approx(0.1 * 320_000), pytest.approx(0.95 * 320_000))

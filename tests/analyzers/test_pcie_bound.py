@@ -20,7 +20,7 @@ def test_copies_at_four_fifths_of_the_link(recording):
     r = copying(recording)
     finding = r.find("pcie-bound")
     assert finding.lost_ns == pytest.approx(300_000)  # 600 µs of copies, 300 µs of kernels
-    assert "15.0 MB a step at 25.0 GB/s of 31.5 GB/s" in finding.evidence[0]
+    assert "15.0 MB per step at 25.0 GB/s of 31.5 GB/s" in finding.evidence[0]
     assert [p.id for p in r.prescribe("pcie-bound")] == ["send-less"]
 
 

@@ -121,7 +121,7 @@ def test_the_cost_is_what_the_other_order_saves(recording):
     (finding,) = product_order.find(t := tables(recording, flow))
     assert finding.lost_ns == pytest.approx(200_000, abs=3000)  # of three operators of 100 µs two thirds
     assert finding.evidence[-1] == (
-        "Line 2 of train.py combines rows of 96 numbers, of which the product at line 5 of train.py makes 32."
+        "Line 2 of train.py combines rows of 96 numbers; the product at line 5 of train.py makes 32."
     )
     (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
     assert (change.id, change.before) == ("reorder-product", "")

@@ -44,8 +44,8 @@ def test_two_ranks_wait_for_the_third(recording):
     assert finding.lost_ns == pytest.approx(300_000)
     assert finding.evidence == (
         "Of the waiting in 1 collective of the one step, 100 % is for rank 1, late by 400 µs.",
-        "Rank 1 against the median of its equals, ms a step: compute-forward +0.40.",
-        "Waiting that nothing hides, ms a step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
+        "Rank 1 against the median of its equals, ms per step: compute-forward +0.40.",
+        "Waiting that nothing hides, ms per step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
     )
     assert finding.confidence == "low"
     assert found.dominant == found.findings[0].rule == "straggler"
@@ -75,7 +75,7 @@ def test_waiting_for_the_late_rank_is_no_cost_of_the_exchange(recording):
     begun = across._without_waiting(alone, 1 / 6)  # and of a rank that waits
     cost = begun.findings[0]
     assert (cost.lost_ns, cost.worth_ns) == (pytest.approx(100_000), pytest.approx(100_000))
-    assert cost.evidence[-1] == "500 µs more is waiting for other ranks, which no change of the exchange takes away."
+    assert cost.evidence[-1] == "500 µs more is waiting for other ranks, which no change of the exchange removes."
     for p, q in zip(alone.prescriptions, begun.prescriptions, strict=True):
         assert q.saves_ns == pytest.approx(tuple(ns / 6 for ns in p.saves_ns))
 
@@ -131,7 +131,7 @@ def test_collectives_that_do_not_match_are_not_compared(recording):
         (
             350,
             "python-stall",
-            "Rank 1 is late: Python between operators holds the step up (costs 35.0 %)",
+            "Rank 1 is late: Python between operators delays the step (costs 35.0 % of the step)",
         ),
     ],
 )

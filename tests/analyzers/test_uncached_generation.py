@@ -25,7 +25,7 @@ def test_what_a_call_computes_of_positions_that_the_one_before_had(recording):
     finding = generating(recording).find("uncached-generation")
     again = [(10_000 + 100_000) * (1 - 1 / length) for length in (65, 66, 67)]  # 10 µs of each are the call
     assert finding.lost_ns == pytest.approx(sum(again), abs=10)
-    assert finding.evidence[1] == ("4 calls a step have inputs of 64 to 67 positions, 1 more each time.")
+    assert finding.evidence[1] == ("4 calls per step have inputs of 64 to 67 positions, 1 more each time.")
     (change,) = generating(recording).prescribe("uncached-generation")
     assert change.id == "keep-keys"
 

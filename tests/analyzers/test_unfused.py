@@ -39,7 +39,7 @@ def test_an_activation_costs_the_share_of_bytes_that_need_not_move(recording):
 
 def test_a_matrix_of_all_pairs_is_named_as_such_and_not_as_a_loss(recording):
     (finding,) = unfused.find(t := tables(recording, steps(pairs)))
-    assert finding.title == "A matrix of all pairs stands for sums over those that come before"
+    assert finding.title == "A matrix of all pairs computes sums over those that come before"
     assert finding.evidence[-1] == (
         "At line 3 of train.py 64 numbers are compared with each other, and 64 × 64 are reduced: each row over a "
         "prefix of the sorted numbers."

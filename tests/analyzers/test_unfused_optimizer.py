@@ -7,7 +7,7 @@ from diagnose.changes.optimizer_implementations import OWN_STEP
 from diagnose.reports.text import render
 
 STEP = "Optimizer.step#AdamW.step"
-STAYS = "   # where it is made; the other arguments stay"
+STAYS = "   # in its constructor; the other arguments stay"
 
 
 def looping(recording, *, launches=50, multi=0, name=STEP, kernel="elementwise"):

@@ -107,8 +107,8 @@ def test_what_is_cut_off_is_named_with_all_its_lines(booked, late):
     assert finding.title == "Loading computes more than the samples use"
     assert [where.line for where in finding.where] == [7, 5]
     assert finding.evidence[-1] == (
-        "Lines 5, 7 of data.py compute table() (float32 (9,)) and cut it: a sample uses 25 % of the elements, and the "
-        "part that it uses can be computed alone. The rest takes 45 % of loading."
+        "Lines 5, 7 of data.py compute table() (float32 (9,)) and cut it: a sample uses 25 % of the elements. The "
+        "part that it uses can be computed without the rest, which takes 45 % of loading."
     )
 
 

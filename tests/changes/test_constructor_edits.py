@@ -30,7 +30,7 @@ def test_another_optimizer(function, after):
         (
             "with_eight_bit_adamw",
             "o = AdamW(m.parameters(), *given)\n",
-            "its arguments stand in a list that is not known",
+            "its arguments are in a list that is not known",
         ),
         ("with_eight_bit_adamw", "o = SGD(p)\n", "the script calls no AdamW itself"),
         ("with_eight_bit_adamw", "o = AdamW(groups)\n", "the optimizer is not made of all parameters of one model"),

@@ -46,7 +46,7 @@ def test_modules_run_the_bundled_operators(patched):
 def test_a_model_without_such_modules_is_left(patched):
     log = patched("patch-operators")
     nn.Linear(2, 2)(torch.ones(1, 2))
-    assert log.refused == ["a model without modules that an operator can stand for"]
+    assert log.refused == ["a model without modules that an operator can replace"]
 
 
 def test_the_loss_of_rows_runs_the_bundled_operator(patched):

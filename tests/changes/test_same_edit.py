@@ -116,11 +116,15 @@ def test_the_places_of_arguments_are_those_of_this_torch(name):
 @pytest.mark.parametrize(
     ("facts", "before", "after"),
     [
-        ({}, "AdamW(params, lr=lr)", "AdamW(params, lr=lr, fused=True)   # where it is made; the other arguments stay"),
+        (
+            {},
+            "AdamW(params, lr=lr)",
+            "AdamW(params, lr=lr, fused=True)   # in its constructor; the other arguments stay",
+        ),
         (
             {"foreach": True, "num_groups": 2},
             "AdamW(params, lr=lr, foreach=True)",
-            "AdamW(params, lr=lr, fused=True)   # where it is made; the other arguments stay, without foreach",
+            "AdamW(params, lr=lr, fused=True)   # in its constructor; the other arguments stay, without foreach",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_unlike_sides_are_not_comparable_unless_that_is_allowed(reports, capsys)
     assert run(["compare", *both]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("Not comparable. The device differs: A before, B after. Record both alike")
-    assert "differences, which compares them nevertheless and lists what differs. before" in shown
+    assert "differences, which compares them anyway and lists what differs. before" in shown
     assert "Below:" not in shown
     assert "Where the" not in shown
     assert run(["compare", "--json", *both]) == 0

@@ -78,7 +78,7 @@ def test_evaluation_and_the_begin_of_epochs_are_shares_of_the_run():
     found = observe(rows([10] * 4, phases={"evaluation": 20 * MS}, epochs=1, epoch_ms=30), 0.2)
     assert [each.text for each in found] == [
         "20.0 % of the run is evaluation.",
-        "The begin of an epoch costs 30.0 ms each time, 30.0 % of the run.",
+        "The start of an epoch costs 30.0 ms each time, 30.0 % of the run.",
     ]
 
 

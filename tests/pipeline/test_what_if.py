@@ -197,7 +197,7 @@ def test_workers_leave_the_training_its_core(recording, monkeypatch):
 def test_workers_with_a_core_each_need_no_warning(recording, monkeypatch):
     asked = loading_on(recording, monkeypatch, cores=8)
     assert asked(workers=2).forecasts[-1].high_ns < 52e6  # the training has 42 ms a step
-    assert "Assumes a free core for each worker beside the training's." in asked(workers=2).text()
+    assert "Assumes a free core for each worker, besides the training's." in asked(workers=2).text()
 
 
 @pytest.mark.parametrize(("cores", "loading_ms"), [(1, 60), (2, 98)])

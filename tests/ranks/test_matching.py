@@ -139,10 +139,7 @@ def test_of_a_group_of_which_few_members_are_given_nothing_is_claimed(make_profi
     assert (found.matches.num, found.matches.num_sampled) == (0, 12)
     assert (found.collectives, found.waits_ns, found.lateness.late) == ((), {}, ())
     assert [(row.late_ns, row.blame_share, row.begins_ns) for row in job_of(found).rows] == [(None, 0.0, 0.0)] * 2
-    assert (
-        "12 collectives are of groups of which less than half of the ranks were given: nothing is claimed"
-        in "".join(found.notes)
-    )
+    assert "12 collectives are of groups that lack more than half of their ranks: who waits" in "".join(found.notes)
 
 
 def test_groups_that_are_complete_among_few_ranks_count(make_profile):

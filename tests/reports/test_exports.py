@@ -94,7 +94,7 @@ def test_the_command_writes_every_form_of_a_recorded_trace(tmp_path, monkeypatch
     [
         (["markdown=there.md"], 6, "there.md exists already"),
         (["kernels=k.txt"], 2, "Invalid --export kernels 'k.txt': the name must end in .csv."),
-        (["pdf=r.pdf"], 2, "Invalid --export 'pdf=r.pdf': use KIND=FILE, where KIND is perfetto, speedscope, "),
+        (["pdf=r.pdf"], 2, "Invalid --export 'pdf=r.pdf': use KIND=FILE with a KIND of perfetto, speedscope, "),
         (["perfetto"], 2, "Invalid --export 'perfetto': use KIND=FILE"),
         (["markdown=a.md", "markdown=b.md"], 2, "--export markdown is given twice; leave one of them out."),
         (["markdown=a.md", "perfetto=a.md"], 2, "--export markdown and --export perfetto both name a.md"),

@@ -40,7 +40,7 @@ def test_where_frames_come_from_is_stated():
     def note(kind, *, is_scaled=False):
         return flame_data((Flame("x", 1, (Frame(OWN, kind, 0, 1),), is_scaled=is_scaled),), {})["causes"][0]["note"]
 
-    assert note("own", is_scaled=True).startswith("Frames were recorded in steps of their own")
+    assert note("own", is_scaled=True).startswith("Frames were recorded in separate steps")
     assert note("library") == ""
     assert note("own").endswith("the lines that the sampler saw.")
     assert note("operator").endswith("Python frames were not recorded.")

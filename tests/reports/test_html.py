@@ -205,7 +205,7 @@ def test_of_a_step_that_recording_makes_twice_as_long_no_possible_step_is_shown(
 
 def test_without_a_gpu_the_page_is_about_the_host(forms):
     page = Page(render(forms["no_gpu"]))
-    assert "Where the host's time goes" in page.text
+    assert "What takes the host's time" in page.text
     assert "the host computed inside operators operators 60.0 % 12.0 ms" in page.text
     assert "the step waited for its next batch data-stall 40.0 % 8.00 ms" in page.text
     assert "aten::mkldnn_convolution" in page.text.replace("_ ", "_").replace(":: ", "::")

@@ -234,5 +234,5 @@ def test_the_catalogue_is_read_as_gettext_writes_it():
 
 
 def test_what_is_counted_in_all_has_the_words_of_what_is_counted_each_step(chinese):
-    assert translated("They move 4.20 MB a step at 3.0 GB/s.") == "每步移动 4.20 MB，速率 3.0 GB/s。"
+    assert translated("They move 4.20 MB per step at 3.0 GB/s.") == "每步移动 4.20 MB，速率 3.0 GB/s。"
     assert translated("They move 4.20 MB in all at 3.0 GB/s.") == "合计移动 4.20 MB，速率 3.0 GB/s。"

@@ -31,7 +31,7 @@ def test_the_late_rank_is_named_with_its_cause():
         "A step would be 3.00 ms shorter with it no later.",
     ]
     turns = LATE._replace(late_ranks=(), taking_turns=(1, 2))
-    assert list(job_sentences(turns)) == ["Ranks 1, 2 are late in turns: a step waits 3.00 ms."]
+    assert list(job_sentences(turns)) == ["Ranks 1, 2 take turns being late: a step waits 3.00 ms."]
 
 
 def test_nothing_is_said_of_who_is_late_where_nothing_was_compared():

@@ -99,7 +99,7 @@ def test_a_healthy_trace_is_told_so(forms):
 
 def test_without_a_gpu_the_operators_take_the_place_of_the_queue(forms):
     text = render(forms["no_gpu"])
-    assert "Where the host's time goes  10 steps; the row is step 2" in text
+    assert "What takes the host's time  10 steps; the row is step 2" in text
     assert re.search(r"^  cause    a{52}b{35}$", text, re.MULTILINE)  # 60 % and 40 % of 87 columns
     assert re.search(r"  a  60\.0 %  12\.0 ms  █+ +the host computed inside operators$", text, re.MULTILINE)
     assert "Host operators by self time" in text
@@ -255,6 +255,6 @@ def test_the_label_of_the_time_between_operators_is_never_cut_at_the_widest(form
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_phases_of_the_run_keep_name_and_share_and_wrap_what_they_are(forms, width):
     text = render(replace(forms["healthy"], phases={"training": 0.152, "rollout": 0.848}), width=width)
-    table = " ".join(text[text.index("Where the run's time goes") :].split("\n\n")[0].split())
+    table = " ".join(text[text.index("What takes the run's time") :].split("\n\n")[0].split())
     assert "training 15.2 %" in table
     assert table.endswith("█ gradients off several times before the backward pass, and what lies between")

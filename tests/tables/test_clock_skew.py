@@ -80,7 +80,7 @@ def test_idle_time_behind_the_call_is_its_own(recording):
     for late in (0, 60):
         (found,) = (text for text in followed(late).find("host-sync").evidence if "blocking calls" in text)
         assert found.startswith(
-            "2.0 blocking calls a step; the idle begins as these return: cudaDeviceSynchronize (4×)"
+            "2.0 blocking calls per step; the idle begins as these return: cudaDeviceSynchronize (4×)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where the host's time goes: operators by self time."""
+"""What takes the host's time: operators by self time."""
 
 import pytest
 

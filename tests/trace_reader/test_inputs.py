@@ -67,8 +67,8 @@ def test_links_in_a_folder_lead_to_traces_elsewhere(tmp_path):
     found = inputs.list_inputs([run])
     assert sorted(str(rank) for rank in found.ranks) == [f"{run}/rank0.json", f"{run}/rank1.json"]
     assert found.faults == (
-        f"{run}/circle.json is a link that leads to no file, and was left out. Mend or remove it.",
-        f"{run}/gone.json is a link that leads to no file, and was left out. Mend or remove it.",
+        f"{run}/circle.json is a broken link, and was left out. Repair or remove it.",
+        f"{run}/gone.json is a broken link, and was left out. Repair or remove it.",
     )
 
 
@@ -109,7 +109,7 @@ def test_what_expands_as_no_trace_does(tmp_path, monkeypatch):
             "t.json.zst",
             r"t\.json\.zst is compressed with zstd, .*: pip install 'torch-diagnose\[zstd\]'\.$",
         ),
-        ("fsspec", "s3://b/run", r"^s3://b/run lies behind a URL, .*: pip install 'torch-diagnose\[remote\]'\.$"),
+        ("fsspec", "s3://b/run", r"^s3://b/run is at a URL, .*: pip install 'torch-diagnose\[remote\]'\.$"),
     ],
 )
 def test_without_an_extra_one_sentence_names_it(tmp_path, monkeypatch, module, path, sentence):

@@ -238,9 +238,8 @@ def test_what_cannot_be_there_twice_runs_in_sequence_and_says_so(monkeypatch):
     recorded = Recorded([20e6] * 20)
     monkeypatch.setattr(Live, "block", lambda _self, _seconds: pytest.fail("nothing may take a turn"))
     result = prove(script, [Candidate("schedule-gc", "Collect")], 600.0, said.append, recorded)
-    why = (
-        "A second copy of the script cannot run beside the first, so runs follow one another. It ended with exit code 1"
-    )
+    why = "A second copy of the script cannot run together with the first, so runs follow one another. It ended "
+    why += "with exit code 1"
     assert result.notes[0] == f"{why}."
     assert f"{why}." in said
     assert script.ran[:3] == [(), (), ("schedule-gc",)]

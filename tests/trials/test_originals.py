@@ -88,7 +88,7 @@ def test_what_links_lead_to_is_watched_up_to_a_number_of_entries_and_that_is_tol
     (tmp_path / "later").touch()
     (folder / "data" / "x").write_text("")
     assert watched.look().text == (
-        f"{folder}/data/x was changed; {tmp_path}/later was made, where a link had led nowhere"
+        f"{folder}/data/x was changed; {tmp_path}/later was made at the target of a broken link"
     )
     assert Originals([], [folder], max_linked_entries=2).unverified == [str(folder)]
 

@@ -10,7 +10,7 @@ from diagnose.trials.measuring import TrialResult
 from diagnose.trials.runs import Command, Runner, record
 
 NOT_FOUND = "import os, sys\nif os.getcwd() != {cwd!r}:\n    print('data not found')\n    sys.exit(1)\n"
-OFFER = "It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same"
+OFFER = "It ran in a copy of the working folder; if it works in the original folder, run it there with --cwd-mode same"
 
 
 def failing(failure, *, cwd_mode="copy", wall_s=1.0):

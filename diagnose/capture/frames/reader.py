@@ -67,7 +67,7 @@ class Codes:
         found = self._known.get(key)
         if found is None:
             if word_at(data, OBJECT_TYPE) != self._types.of_code:
-                raise UnreadableError("It is no code object.")
+                raise UnreadableError("It is not a code object.")
             # A script that makes code as it runs must not fill the memory.
             if len(self._known) >= 20_000:
                 self._known.clear()
@@ -82,7 +82,7 @@ class Codes:
         file, name = (self._text(word_at(data, at)) for at in (layout.code_file, layout.code_name))
         size = word_at(data, VAR_SIZE) * CodeType.__itemsize__
         if not 0 < size <= MAX_READ_BYTES:
-            raise UnreadableError("It is no code object.")
+            raise UnreadableError("It is not a code object.")
         table = self._bytes(word_at(data, layout.code_table))
         first = int.from_bytes(data[layout.code_line : layout.code_line + 4], "little", signed=True)
         users = not file.startswith(self._libraries) and not any(folder in file for folder in PACKAGES)
@@ -95,7 +95,7 @@ class Codes:
         state = int.from_bytes(head[texts.state :], "little") & texts.mask
         form = texts.forms.get(state)
         if word_at(head, OBJECT_TYPE) != self._types.of_text or form is None or length > 1 << 14:
-            raise UnreadableError("It is no text.")
+            raise UnreadableError("It is not a text.")
         begin, width, coding = form
         data = self._memory.read(address + begin, length * width) if length else b""
         return data.decode(coding, "surrogatepass" if width > 1 else "strict")
@@ -103,7 +103,7 @@ class Codes:
     def _bytes(self, address: int) -> bytes:
         head = self._memory.read(address, VAR_SIZE + WORD)
         if word_at(head, OBJECT_TYPE) != self._types.of_bytes:
-            raise UnreadableError("They are no bytes.")
+            raise UnreadableError("They are not bytes.")
         length = word_at(head, VAR_SIZE)
         return self._memory.read(address + BYTES_DATA, length) if length else b""
 

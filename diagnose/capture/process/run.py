@@ -66,7 +66,7 @@ def _reason(session: Session, outcome: Outcome) -> str:
         return " ".join(session.all_notes)
     if session.other_profilers.place and num_steps:
         return (
-            f"the script runs a profiler of its own ({session.other_profilers.place}) all the time. Switch it off, "
+            f"the script runs its own profiler ({session.other_profilers.place}) all the time. Switch it off, "
             "or give the trace it writes to `diagnose analyze`."
         )
     if outcome.ended in ENDINGS:

@@ -361,9 +361,7 @@ class Session:
 
     def _other_profiler_started(self) -> None:
         if self.listener.active:
-            self.notes.append(
-                f"The script runs a profiler of its own ({self.other_profilers.place}); it was left alone."
-            )
+            self.notes.append(f"The script runs its own profiler ({self.other_profilers.place}); it was not touched.")
             if self.plan is not None:
                 self.plan.disturb()
 

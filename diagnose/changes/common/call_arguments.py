@@ -61,7 +61,7 @@ def set_arguments(
         else:
             found = _with_argument(text, name, repr(value), parameters, in_mapping)
         if found is None:
-            return text, "its arguments stand in a list that is not known"
+            return text, "its arguments are in a list that is not known"
         text = found
     return text, ""
 

@@ -122,7 +122,7 @@ def other_classes_of(edits: Sequence[EditedCall]) -> list[str]:
     called = {ast.unparse(call.func): made for made, call in parsed if call is not None}
     lasts = {name: name.rpartition(".")[2] for name in called}
     variables = [name for name, made in called.items() if lasts[name][:1].islower() and lasts[name] != made]
-    return [f"{name} may stand for other classes in other runs, which have to take this too" for name in variables]
+    return [f"{name} may be another class in another run, which has to take this too" for name in variables]
 
 
 def argument_of(call: CallRecord, name: str) -> ast.expr | None:

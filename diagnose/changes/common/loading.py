@@ -274,7 +274,7 @@ def loader_call(facts: Facts, **arguments: object) -> str:
     given = [f"batch_size={batch}"] if batch is not None else []
     given += _kept(facts)
     given += [f"{key}={value}" for key, value in arguments.items()]
-    others = "" if batch is not None else "   # beside the arguments that it has"
+    others = "" if batch is not None else "   # and the arguments that it has"
     return f"DataLoader({', '.join([str(name), *given])}){others}"
 
 

@@ -86,7 +86,7 @@ def _with_statement(tree: cst.Module, edit: AddStatement) -> tuple[cst.Module, s
         return tree, "the script has it already"
     own = next((name for name in edit.set_by if name in tree.code), "")
     if own:
-        return tree, f"the script sets {own} itself, at a place that its author knows"
+        return tree, f"the script sets {own} itself, at a place that only the author can choose"
     if not _imports_torch(tree):
         return tree, "the script does not import torch by that name"
     if edit.imports:
@@ -286,7 +286,7 @@ def _renamed(call: cst.Call, name: str, takes: frozenset[str]) -> cst.Call | str
     if unknown:
         return f"{name} does not take {unknown[0]}"
     if any(arg.star for arg in call.args):
-        return "its arguments stand in a list that is not known"
+        return "its arguments are in a list that is not known"
     return call.with_changes(func=cst.Name(name))
 
 
@@ -320,7 +320,7 @@ def with_compiled_model(tree: cst.Module, _device: str) -> tuple[cst.Module, str
         return tree, f"the script wraps its model ({wrapper.strip('.(')}), and the order of both is its author's"
     names = _parameters_of(tree)
     if len(names) != 1 or not (name := names.pop()).isidentifier() or name == "self":
-        return tree, "which of the script's modules is the model only its author knows"
+        return tree, "which of the script's modules is the model is not certain"
     is_torch: list[bool] = []
 
     def change(body: list[Any]) -> list[Any] | None:
@@ -389,7 +389,7 @@ def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
             return None
         receiver = body[at].body[0].value.func.value
         if calls_model(receiver):
-            whys_not.append("the forward and its backward() stand in one statement")
+            whys_not.append("the forward and its backward() are in one statement")
             return None
         first = next((i for i, line in enumerate(body[:at]) if calls_model(line)), None)
         if first is None:

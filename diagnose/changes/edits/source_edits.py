@@ -217,7 +217,7 @@ def edited_source(source: str, script: str, name: str, arguments: Mapping[str, o
     try:
         tree = libcst.parse_module(source)
     except libcst.ParserSyntaxError as error:
-        raise UsageError(f"{script} is no Python that can be parsed: {error.message}") from error
+        raise UsageError(f"{script} cannot be parsed as Python: {error.message}") from error
     changed, why = edited_tree(tree, edit, arguments)
     return changed.code, why
 

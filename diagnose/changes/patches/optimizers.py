@@ -40,7 +40,7 @@ def patch_operators(log: Log, options: Mapping[str, Any]) -> Undo:  # the signat
         for entry in patched.replaced:
             log.did(f"{entry.was} runs {entry.now}")
         if not patched.replaced:
-            log.left("a model without modules that an operator can stand for")
+            log.left("a model without modules that an operator can replace")
 
     return undo_all((once_for_top_module(act), undo_all(undo_each)))
 

@@ -250,7 +250,7 @@ class ScaledTraining:
 
     def _scaler_made(self, scaler: Any) -> None:  # a GradScaler
         if not self._making and scaler.is_enabled():
-            raise CannotApply("The script scales its loss itself, with a GradScaler of its own.")
+            raise CannotApply("The script scales its loss itself, with its own GradScaler.")
 
     # Backward
 
@@ -326,7 +326,7 @@ class ScaledTraining:
         import torch
 
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise CannotApply("LBFGS computes gradients several times a step, which no scaler can follow.")
+            raise CannotApply("LBFGS computes gradients several times per step, which no scaler can follow.")
         with torch.enable_grad():
             return closure()
 
