@@ -343,7 +343,8 @@ class _Planner:
 def _too_much(source: Path, how_much: str) -> UsageError:
     return UsageError(
         f"The folder {source} holds too much to copy ({how_much}); run prove from a smaller folder, keep data "
-        "outside it and link to them, set TMPDIR to a larger disk, or let the runs share the folder itself with --cwd-mode same."
+        "outside it and link to them, set TMPDIR to a larger disk, or let the runs share the folder itself with "
+        "--cwd-mode same."
     )
 
 
