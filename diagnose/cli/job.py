@@ -171,6 +171,16 @@ def _answer_query(paths: Sequence[str], sql: str, request: JobRequest) -> None:
 
     from diagnose.pipeline.query import MAX_ROWS, query
 
+    others = {
+        "--html": request.html,
+        "--keep": request.keep,
+        "--export": request.exports,
+        "--cross-check": request.cross_check,
+        "--select": request.select,
+        "--ignore": request.ignore,
+    }
+    if unused := [name for name, value in others.items() if value]:
+        raise UsageError(f"--query prints rows and no diagnosis; leave out {' and '.join(unused)}.")
     files = plan_text(request, paths)
     request.progress.report(reading(paths))
     found = query(open_captures(paths), sql)

@@ -77,3 +77,11 @@ def test_the_command_prints_rows_and_json(tmp_path, capsys, recording):
     assert capsys.readouterr().out == "name\tn\naten::mm\t3\n"
     cli.main(["analyze", "--json", "--query", sql, str(path)], standalone_mode=False)
     assert json.loads(capsys.readouterr().out) == {"columns": ["name", "n"], "rows": [["aten::mm", 3]], "is_cut": False}
+
+
+def test_options_of_a_diagnosis_are_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("[]")
+    command = ["analyze", "--query", "SELECT 1", "--html", str(tmp_path / "r.html"), "--keep", "k.json", str(path)]
+    with pytest.raises(UsageError, match="leave out --html and --keep"):
+        cli.main(command, standalone_mode=False)
