@@ -142,7 +142,7 @@ def _by_row(graph: Graph, i: int, axis: int, origins: _Origins) -> _Origin | Non
     elif name in _NORMS:
         is_of_rows = axis == len(result.shape) - 1 and num_elements(one.writes[-1].shape) == rows
         read = one.reads[:1] if is_of_rows else ()
-    elif is_pointwise(one) and name != "cat":
+    elif is_pointwise(one) and name not in ("cat", "stack"):
         spread = (_spread(use, result) for use in one.reads if not _is_filled(graph, use))
         read = tuple(use for use in spread if _num_distinct(use, axis) > 1)
     else:

@@ -138,3 +138,9 @@ def test_what_a_smaller_tensor_adds_to_rows_makes_them_differ():
     t.op("add", rows, t.value(10, 4), line=3)
     t.op("relu", rows, line=4)
     assert [each.work.line.line for each in equal_rows(t.graph())] == [4]
+
+
+def test_rows_that_are_stacked_are_different_ones():
+    t = Table()
+    t.op("stack", *(t.value(4, 8) for _ in range(3)), shape=(3, 4, 8), attributes="dim=0")
+    assert equal_rows(t.graph()) == ()
