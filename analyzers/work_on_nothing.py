@@ -2,19 +2,20 @@
 
 What it looks for
     Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
-    numbers. Also rows that are multiplied by zero, masked scores, unread results, and dense gradients of embedding
-    tables. Threshold: 3% of the step.
+    numbers. Zeros around blocks that are written, and diagonal matrices. Also rows that are multiplied by zero, masked
+    scores, unread results, and dense gradients of embedding tables. Threshold: 3% of the step.
 
 Why it costs
     Zeros take as long as other numbers. On a CPU, subnormal numbers take far longer.
 
 What to do
-    Look rows up by index. Pad each batch to its own longest row. Select labeled rows before the last layers, and the
-    pairs inside a cutoff before the layers of each pair. Use `is_causal=True`, `torch.topk` instead of a sort,
-    `torch.set_flush_denormal(True)`, or `nn.Embedding(..., sparse=True)`.
+    Look rows up by index. Multiply only the blocks that are written. Keep a diagonal matrix as a vector. Pad each batch
+    to its own longest row. Select labeled rows before the last layers, and the pairs inside a cutoff before the layers
+    of each pair. Use `is_causal=True`, `torch.topk` instead of a sort, `torch.set_flush_denormal(True)`, or
+    `nn.Embedding(..., sparse=True)`.
 
 How sure
-    High for one-hot rows, padding and masks. Needs `diagnose trace`.
+    High for one-hot rows, blocks, diagonals, padding and masks. Needs `diagnose trace`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ META = RuleMeta(
     legend=Legend("operators computed with what has no effect"),
     changes=(
         "index-lookup",
+        "multiply-blocks",
+        "keep-diagonal",
         "trim-padding",
         "gather-labelled-rows",
         "select-rows",
@@ -83,6 +86,31 @@ ADVICE = (
         least=0.9,  # what a lookup itself takes is an estimate
     ),
     Advice(
+        id="multiply-blocks",
+        title="Multiply only the blocks that are written{there}: the rest is zeros",
+        numerics=rounding("sums leave zeros out, and products of another size may be added in another order"),
+        before="""kernel = x.new_zeros(height, width)
+kernel[:modes, :modes] = weight
+y = x * kernel  # or a product, an einsum, a convolution""",
+        after="""y = torch.zeros_like(x)
+y[:modes, :modes] = x[:modes, :modes] * weight
+# blocks along a diagonal: torch.bmm of the stacked blocks; zeros between values: F.conv_transpose2d""",
+        when=of_kind("blocks"),
+        least=0.6,  # the blocks are gathered, and results written into zeros
+    ),
+    Advice(
+        id="keep-diagonal",
+        title="Keep the diagonal as a vector{there}, and compute with it element by element",
+        numerics=rounding("factors and inverses of a diagonal matrix are computed directly"),
+        before="""scaled = torch.diag(scale) @ x
+posterior = MultivariateNormal(mean, covariance_matrix=torch.diag_embed(variance))""",
+        after="""scaled = scale[:, None] * x
+posterior = Independent(Normal(mean, variance.sqrt()), 1)  # of torch.distributions; the prior alike""",
+        needs="matrices that stay diagonal in all steps",
+        when=of_kind("diagonal"),
+        least=0.6,  # what remains is called as often
+    ),
+    Advice(
         id="select-top-k",
         title="Select with topk instead of sorting, or sort once what does not change",
         numerics=identical(", but for which of equal values is taken"),
@@ -109,6 +137,8 @@ _TITLES: dict[Kind, str] = {
     "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
     "sparse": "A matrix of zeros is multiplied as a dense one",
     "zeros": "Products are computed with zeros",
+    "blocks": "Products are computed with zeros around what is written",
+    "diagonal": "Diagonal matrices are computed with as dense ones",
     "padding": "Operators compute positions that are padding in each row",
     "ignored rows": "Operators compute rows that have no effect",
     "masked rows": "Operators compute rows that are multiplied by zero",
@@ -132,6 +162,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "one-hot": f"The rows ({shape}){made} are one-hot; {used} multiplies them by a weight.",
             "sparse": f"{share} of the matrix ({shape}){made} that {used} multiplies are zeros in each step.",
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
+            "blocks": f"{share} of the tensor ({shape}){made} that {used} multiplies are zeros around what is written.",
+            "diagonal": f"The matrices ({shape}){made} are diagonal, and {used} computes with them as with dense ones.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
             "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect"
             f"{_from(flow, one)}.",

@@ -17,7 +17,7 @@ from diagnose.model.shapes import num_elements
 
 __all__ = ["masked_rows"]
 
-MIN_MASKED = 0.25  # of the rows
+MIN_MASKED = 0.3  # of the rows: pairs beyond a cutoff are a third, padding is often a quarter
 _SELECTS = frozenset({"where", "masked_fill"})  # a mask: where it is true, or where it is not, is seen by the result
 _SUMS = frozenset({"sum", "mean"})
 

@@ -102,6 +102,10 @@ def test_a_device_gives_the_same_as_the_host_where_all_is_looked_at(in_place):
         (torch.full((40, 40), 3.0), "constant"),
         (torch.nn.functional.one_hot(torch.arange(40) % 7), "one-hot"),
         (torch.eye(40), "one-hot"),
+        (torch.rand(40).add(1).diag(), "diagonal"),
+        (torch.rand(5, 40).add(1).diag_embed(), "diagonal"),
+        (torch.rand(39).add(1).diag_embed(1), ""),
+        (torch.rand(40).add(1).diag_embed().fliplr(), ""),
         (torch.randn(40, 40), ""),
         (torch.zeros(40, 40).index_fill(1, torch.tensor([2, 3]), 1.0), ""),
         (torch.ones(40, 40).tril().index_fill(0, torch.tensor([5]), 1.0), ""),
@@ -233,7 +237,7 @@ def test_what_has_no_content():
     base = Base(resized, resized.untyped_storage())
     resized.untyped_storage().resize_(0)
     assert looks.look(resized, base, with_kind=True) == UNSEEN
-    for tensor in (torch.empty(0), torch.empty(3, device="meta"), torch.ones(3, dtype=torch.complex64)):
+    for tensor in (torch.empty(0), torch.empty(3, device="meta"), torch.ones(3, dtype=torch.complex128)):
         assert looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=True) == UNSEEN
 
 

@@ -235,6 +235,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "work-on-nothing": (
         {"kind": "one-hot"},
+        {"kind": "blocks"},
+        {"kind": "diagonal"},
         {"kind": "padding", "padded": 0.4},
         {"kind": "padding", "padded": 0.4, "of_signals": True},
         {"kind": "ignored rows", "ignored": 0.85},
