@@ -1,9 +1,9 @@
 """Operators compute many equal rows, or a linear layer has an enlarged input.
 
 What it looks for
-    Products, 1x1 convolutions, norms and pointwise operators on rows that were copied from half as many or fewer, by a
-    gather, an expand or a repeat. An example is a condition that is spread over all pixels or positions. Also linear
-    layers of what was interpolated, or joined or added up of such rows. Threshold: 3% of the step, backward included.
+    Products, 1x1 convolutions, norms and pointwise operators on rows that are copies, half of them or more: such as a
+    condition that is spread over all pixels. Also linear layers of what was interpolated, or joined or added up of such
+    rows. Threshold: 3% of the step, backward included.
 
 Why it costs
     Equal rows cost as much as different ones: a message per edge instead of per node, item features for each rating. A

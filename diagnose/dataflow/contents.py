@@ -12,6 +12,7 @@ from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_co
 from diagnose.dataflow.ignored import ignored_rows
 from diagnose.dataflow.masked import masked_rows
 from diagnose.dataflow.structured import structured_zeros
+from diagnose.dataflow.unchanged import unchanged
 from diagnose.model.dataflow import Frame, Operator
 from diagnose.model.shapes import num_elements
 
@@ -42,6 +43,8 @@ Kind: TypeAlias = Literal[
     "sorted",
     "unread",
     "untouched rows",
+    "normalized",
+    "returned",
 ]
 
 _ROWS: tuple[Kind, ...] = ("masked rows", "ignored rows")
@@ -88,6 +91,10 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
         _subnormal(graph, rows),
         unread_results(graph, rows),
         untouched_rows(graph, rows),
+        (
+            _Part("normalized" if one.is_norm else "returned", one.operator, 1.0, one.value, 1.0)
+            for one in unchanged(graph)
+        ),
     ):
         known = largest.get(part.operator, part._replace(avoidable=0.0))
         if part.kind == "sparse" and known.kind in ("blocks", "diagonal"):
@@ -321,5 +328,5 @@ def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:
         dtype=value.dtype,
         extent=main.extent,
         is_certain=value.is_exact
-        or kind in ("one-hot", "blocks", "diagonal", "padding", "triangle", "sorted", "unread"),
+        or kind in ("one-hot", "blocks", "diagonal", "padding", "triangle", "sorted", "unread", "normalized"),
     )

@@ -69,6 +69,7 @@ class Value(NamedTuple):
     padded_rows: float = -1.0
     kind: Literal["", "one-hot", "triangular", "diagonal", "constant"] = ""  # of the content
     subnormal: float = 0.0  # share of elements
+    is_one: bool = False  # whether all elements looked at are 1, up to rounding
     is_kept: bool = False  # for the backward pass
     dies: int = -1  # operator after which the storage is freed, -1 if it lives on at the end of the steps
 

@@ -115,6 +115,15 @@ def test_kinds(tensor, kind, in_place):
     assert one(tensor, in_place=in_place).kind == kind
 
 
+@BOTH
+def test_ones_up_to_rounding(in_place):
+    norms = torch.nn.functional.normalize(torch.randn(3000, 64), dim=1).norm(dim=1, keepdim=True)
+    for tensor in (norms, norms.double(), norms[:40], norms[0], torch.ones(400), torch.ones(3, dtype=torch.bfloat16)):
+        assert one(tensor, in_place=in_place).is_one
+    for tensor in (norms * 1.001, norms - 1, -norms, torch.ones(40, dtype=torch.int64), torch.full((4,), torch.nan)):
+        assert not one(tensor, in_place=in_place).is_one
+
+
 @pytest.mark.parametrize("number", [0.0, -80.0])
 def test_frames_that_are_one_number_in_all_rows_are_padded(number):
     frames = torch.randn(4, 40, 3)

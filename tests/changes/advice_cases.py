@@ -237,6 +237,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "one-hot"},
         {"kind": "blocks"},
         {"kind": "diagonal"},
+        {"kind": "normalized"},
+        {"kind": "returned"},
         {"kind": "padding", "padded": 0.4},
         {"kind": "padding", "padded": 0.4, "of_signals": True},
         {"kind": "ignored rows", "ignored": 0.85},
