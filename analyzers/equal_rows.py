@@ -1,7 +1,7 @@
 """Operators compute many equal rows, or a linear layer has an enlarged input.
 
 What it looks for
-    Products, 1x1 convolutions, norms and pointwise operators on rows that are copies, half of them or more: such as a
+    Products, 1x1 convolutions, norms and pointwise operators on rows, half of them or more copies. An example is a
     condition that is spread over all pixels. Also linear layers of what was interpolated, or joined or added up of such
     rows. Threshold: 3% of the step, backward included.
 
