@@ -1,9 +1,9 @@
 """Operators compute many equal rows, or a linear layer has an enlarged input.
 
 What it looks for
-    Products and pointwise operators on rows that a gather, an expand or a repeat copied from half as many or fewer.
-    Linear layers and 1x1 convolutions of what was interpolated, or joined or added up of such rows. Threshold: 3% of
-    the step, backward included.
+    Products, 1x1 convolutions, norms and pointwise operators on rows, half of them or more copies. An example is a
+    condition that is spread over all pixels. Also linear layers of what was interpolated, or joined or added up of such
+    rows. Threshold: 3% of the step, backward included.
 
 Why it costs
     Equal rows cost as much as different ones: a message per edge instead of per node, item features for each rating. A
@@ -48,6 +48,16 @@ ADVICE = (
     ),
     Advice(
         id="compute-first",
+        title="Compute before the values are spread over the positions{there}, and let the result broadcast",
+        numerics=rounding("the gradients of all positions are added up first"),
+        before="scale = self.project(condition[:, :, None, None].expand(-1, -1, *x.shape[2:]))",
+        after="scale = self.project(condition[:, :, None, None])  # x * scale broadcasts it",
+        needs="that nothing between differs from position to position",
+        least=0.5,  # the results are repeated in the place of what they are made of
+        when=of_kind("spread"),
+    ),
+    Advice(
+        id="compute-first",
         title="Multiply each part by its slice of the weight before it is repeated{there}, and add the products",
         numerics=rounding("the sums of a product are added in another order"),
         before="",
@@ -75,12 +85,14 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
 def _equal(flow: Flow) -> Iterator[Avoidable]:
     for one in flow.found.equal_rows:
         line = one.work.line
-        text = (
-            f"{percent(one.avoidable, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
-            f"{one.num_rows:,}."
-        )
-        title, lines = "Operators compute many equal rows", (one.value_line, line)
-        yield Avoidable(title, text, one.work, lines, {"kind": "plain"}, one.avoidable)
+        what, kind = ("positions", "spread") if one.is_by_pixel else ("rows", "plain")
+        makes = "it repeats" if one.value_line == line else f"{at(one.value_line)} makes them of"
+        text = f"{percent(one.avoidable, 0)} of the {what} at {at(line)} equal others: {makes} {one.num_rows:,}."
+        titles = {
+            "plain": "Operators compute rows of which many are equal",
+            "spread": "Operators compute the same at many positions",
+        }
+        yield Avoidable(titles[kind], text, one.work, (one.value_line, line), {"kind": kind}, one.avoidable)
 
 
 def _enlarged(flow: Flow) -> Iterator[Avoidable]:

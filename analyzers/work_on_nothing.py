@@ -2,19 +2,21 @@
 
 What it looks for
     Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
-    numbers. Also rows that are multiplied by zero, masked scores, unread results, and dense gradients of embedding
-    tables. Threshold: 3% of the step.
+    numbers. Zeros around blocks that are written, diagonal matrices, and what is normalized already. Also rows that are
+    multiplied by zero, masked scores, unread results, sorts, gathers and resizes that return their argument, and dense
+    gradients of embedding tables. Threshold: 3% of the step.
 
 Why it costs
     Zeros take as long as other numbers. On a CPU, subnormal numbers take far longer.
 
 What to do
-    Look rows up by index. Pad each batch to its own longest row. Select labeled rows before the last layers, and the
+    Look rows up by index. Multiply only the blocks that are written. Keep a diagonal matrix as a vector. Pad each batch
+    to its own longest row. Leave out calls that change nothing. Select labeled rows before the last layers, and the
     pairs inside a cutoff before the layers of each pair. Use `is_causal=True`, `torch.topk` instead of a sort,
     `torch.set_flush_denormal(True)`, or `nn.Embedding(..., sparse=True)`.
 
 How sure
-    High for one-hot rows, padding and masks. Needs `diagnose trace`.
+    High for one-hot rows, blocks, diagonals, padding and masks. Needs `diagnose trace`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.dataflow.contents import Kind, WorkOnNothing
+    from diagnose.model.dataflow import Frame
 
 META = RuleMeta(
     id="work-on-nothing",
@@ -43,6 +46,9 @@ META = RuleMeta(
     legend=Legend("operators computed with what has no effect"),
     changes=(
         "index-lookup",
+        "multiply-blocks",
+        "keep-diagonal",
+        "leave-out-call",
         "trim-padding",
         "gather-labelled-rows",
         "select-rows",
@@ -83,6 +89,51 @@ ADVICE = (
         least=0.9,  # what a lookup itself takes is an estimate
     ),
     Advice(
+        id="multiply-blocks",
+        title="Multiply only the blocks that are written{there}: the rest is zeros",
+        numerics=rounding("sums leave zeros out, and products of another size may be added in another order"),
+        before="""kernel = x.new_zeros(height, width)
+kernel[:modes, :modes] = weight
+y = x * kernel  # or a product, an einsum, a convolution""",
+        after="""y = torch.zeros_like(x)
+y[:modes, :modes] = x[:modes, :modes] * weight
+# blocks along a diagonal: torch.bmm of the stacked blocks; zeros between values: F.conv_transpose2d""",
+        when=of_kind("blocks"),
+        least=0.6,  # the blocks are gathered, and results written into zeros
+    ),
+    Advice(
+        id="keep-diagonal",
+        title="Keep the diagonal as a vector{there}, and compute with it element by element",
+        numerics=rounding("factors and inverses of a diagonal matrix are computed directly"),
+        before="""scaled = torch.diag(scale) @ x
+posterior = MultivariateNormal(mean, covariance_matrix=torch.diag_embed(variance))""",
+        after="""scaled = scale[:, None] * x
+posterior = Independent(Normal(mean, variance.sqrt()), 1)  # of torch.distributions; the prior alike""",
+        needs="matrices that stay diagonal in all steps",
+        when=of_kind("diagonal"),
+        least=0.6,  # what remains is called as often
+    ),
+    Advice(
+        id="leave-out-call",
+        title="Use the values as they are{there}: they are normalized already",
+        numerics=rounding("a norm is 1 up to the last digits"),
+        before="scores = F.normalize(query, dim=-1) @ F.normalize(bank, dim=-1).t()",
+        after="scores = F.normalize(query, dim=-1) @ bank.t()  # rows that were normalized when they were stored",
+        needs="values that are normalized in all steps",
+        when=of_kind("normalized"),
+        least=0.9,
+    ),
+    Advice(
+        id="leave-out-call",
+        title="Leave out the call{there}: its result is its argument",
+        numerics=identical(""),
+        before="nodes = embedding(torch.arange(num_nodes))",
+        after="nodes = embedding.weight",
+        needs="an argument that has this order, or this size, in all steps",
+        when=of_kind("returned"),
+        least=0.9,
+    ),
+    Advice(
         id="select-top-k",
         title="Select with topk instead of sorting, or sort once what does not change",
         numerics=identical(", but for which of equal values is taken"),
@@ -109,13 +160,17 @@ _TITLES: dict[Kind, str] = {
     "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
     "sparse": "A matrix of zeros is multiplied as a dense one",
     "zeros": "Products are computed with zeros",
+    "blocks": "Products are computed with zeros around what is written",
+    "diagonal": "Diagonal matrices are computed with as dense ones",
     "padding": "Operators compute positions that are padding in each row",
     "ignored rows": "Operators compute rows that have no effect",
     "masked rows": "Operators compute rows that are multiplied by zero",
     "triangle": "Attention computes scores that a triangular mask hides",
     "subnormal": "The CPU computes with subnormal numbers",
     "sorted": "Whole rows are sorted, and few of each are read",
-    "unread": "Operators compute results that are mostly not read",
+    "unread": "Operators compute results of which most is not read",
+    "normalized": "Values are normalized that are normalized already",
+    "returned": "Operators return what they are given",
     "untouched rows": "Gradients of embedding tables are dense, and all rows are updated",
 }
 
@@ -132,6 +187,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "one-hot": f"The rows ({shape}){made} are one-hot; {used} multiplies them by a weight.",
             "sparse": f"{share} of the matrix ({shape}){made} that {used} multiplies are zeros in each step.",
             "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
+            "blocks": f"{share} of the tensor ({shape}){made} that {used} multiplies are zeros around what is written.",
+            "diagonal": f"The matrices ({shape}){made} are diagonal, and {used} computes with them as with dense ones.",
             "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
             "ignored rows": f"{share} of the rows get no gradient from {at(one.value_line)}: they have no effect"
             f"{_from(flow, one)}.",
@@ -140,6 +197,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
             "sorted": f"{share} of what {used} sorts ({shape}) is not read.",
             "unread": f"{share} of the result ({shape}) of {used} is not read.",
+            "normalized": f"The values ({shape}){made} that {used} normalizes are normalized already, in each step.",
+            "returned": f"The result of {used} equals its argument ({shape}){made} in each step.",
             "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
         }
         known: dict[Kind, Facts] = {
@@ -149,12 +208,21 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         }
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
-        if one.kind == "masked rows":
+        if one.kind in ("masked rows", "ignored rows"):
             lines = (*one.work.lines, one.value_line)
-        if one.kind == "ignored rows":
-            lines = (*one.work.lines, one.value_line)
+        if one.kind == "normalized":
+            lines = (*_calls(flow, one), one.value_line)
         confidence: Confidence = "high" if one.is_certain else "medium"
         yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
+
+
+def _calls(flow: Flow, one: WorkOnNothing) -> list[Frame]:
+    """Return the line of some work and its caller, which is first if that line does needed work too."""
+    operators, first = flow.found.graph.operators, one.work.operators[0]
+    stack, mine = operators[first].stack[:2], set(one.work.operators)
+    every = (i for i in flow.found.graph.of_step(operators[first].step) if operators[i].name == operators[first].name)
+    is_shared = any(operators[i].place == one.use_line and i not in mine for i in every)
+    return list(stack[::-1] if is_shared else stack)
 
 
 def _from(flow: Flow, one: WorkOnNothing) -> str:

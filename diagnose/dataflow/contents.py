@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
 from diagnose.dataflow.ignored import ignored_rows
 from diagnose.dataflow.masked import masked_rows
+from diagnose.dataflow.structured import structured_zeros
+from diagnose.dataflow.unchanged import unchanged
 from diagnose.model.dataflow import Frame, Operator
 from diagnose.model.shapes import num_elements
 
@@ -31,6 +33,8 @@ Kind: TypeAlias = Literal[
     "zeros",
     "one-hot",
     "sparse",
+    "blocks",
+    "diagonal",
     "padding",
     "ignored rows",
     "masked rows",
@@ -39,6 +43,8 @@ Kind: TypeAlias = Literal[
     "sorted",
     "unread",
     "untouched rows",
+    "normalized",
+    "returned",
 ]
 
 _ROWS: tuple[Kind, ...] = ("masked rows", "ignored rows")
@@ -77,6 +83,7 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
     rows, largest = list(graph.of_step(graph.last_step)), dict[int, _Part]()
     without_effect = zip(_ROWS, (masked_rows(graph, rows), ignored_rows(graph, rows)), strict=True)
     for part in chain(
+        (_Part(one.kind, one.operator, one.share, one.value, one.share) for one in structured_zeros(graph)),
         _products(graph, rows, graph.read_before()),
         _padding(graph, rows),
         (_Part(kind, one.operator, one.share, one.value, one.share) for kind, each in without_effect for one in each),
@@ -84,8 +91,14 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
         _subnormal(graph, rows),
         unread_results(graph, rows),
         untouched_rows(graph, rows),
+        (
+            _Part("normalized" if one.is_norm else "returned", one.operator, 1.0, one.value, 1.0)
+            for one in unchanged(graph)
+        ),
     ):
         known = largest.get(part.operator, part._replace(avoidable=0.0))
+        if part.kind == "sparse" and known.kind in ("blocks", "diagonal"):
+            continue  # where the zeros are is known as well
         beside = known.avoidable if known.kind in ("padding", "masked rows") and part.kind in _ROWS else 0.0
         if part.avoidable - beside > known.avoidable:
             largest[part.operator] = part
@@ -314,5 +327,6 @@ def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:
         shape=value.shape[:2] if kind == "padding" else value.shape,
         dtype=value.dtype,
         extent=main.extent,
-        is_certain=value.is_exact or kind in ("one-hot", "padding", "triangle", "sorted", "unread"),
+        is_certain=value.is_exact
+        or kind in ("one-hot", "blocks", "diagonal", "padding", "triangle", "sorted", "unread", "normalized"),
     )

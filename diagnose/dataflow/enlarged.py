@@ -13,13 +13,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work, base_name
-from diagnose.dataflow.rows import BY_ROW, MIN_REPEATED
+from diagnose.dataflow.rows import MIN_REPEATED, mapped_rows
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
 __all__ = ["EnlargedInput", "enlarged_inputs"]
 
-_CONVOLUTIONS = frozenset({"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"})
 _SCALES, _SUMS = frozenset({"mul", "div"}), frozenset({"add", "sub"})
 _LAYOUTS = frozenset({"clone", "contiguous", "_to_copy", "neg"})
 _TAKES = frozenset({"index", "index_select", "embedding", "repeat"})
@@ -100,18 +99,11 @@ def _line_before(one: Operator, later: Operator) -> Frame | None:
 
 
 def _map(parts: _Parts, i: int, one: Operator) -> _Map | None:
-    name, result = base_name(one), one.writes[0]
-    at = BY_ROW.get(name)
-    if at is not None and len(one.reads) > at + 1:
-        rows, axis = one.reads[at], len(one.reads[at].shape) - 1
-    elif name in _CONVOLUTIONS and len(one.reads) > 1 and "transposed=True" not in one.attributes:
-        (rows, weights), axis = one.reads[:2], 1
-        has_groups = weights.shape[1:2] != rows.shape[1:2]
-        if num_elements(weights.shape[2:]) != 1 or rows.shape[2:] != result.shape[2:] or has_groups:
-            return None
-    else:
+    linear = mapped_rows(one)
+    if linear is None:
         return None
-    return _Map(i, rows, axis, result.shape[axis], _seen(parts, i, rows, axis))
+    rows, axis = linear
+    return _Map(i, rows, axis, one.writes[0].shape[axis], _seen(parts, i, rows, axis))
 
 
 def _may_be_first(graph: Graph, linear: _Map) -> bool:

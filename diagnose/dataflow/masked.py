@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_product
-from diagnose.dataflow.ignored import MIN_IGNORED, IgnoredRows, keeps_rows, leading, zero_share
+from diagnose.dataflow.ignored import IgnoredRows, keeps_rows, leading, zero_share
 from diagnose.model.dataflow import Operator
 from diagnose.model.shapes import num_elements
 
 __all__ = ["masked_rows"]
 
+MIN_MASKED = 0.3  # of the rows: pairs beyond a cutoff are a third, padding is often a quarter
 _SELECTS = frozenset({"where", "masked_fill"})  # a mask: where it is true, or where it is not, is seen by the result
 _SUMS = frozenset({"sum", "mean"})
 
@@ -60,7 +61,7 @@ def _masks(graph: Graph, rows: list[int]) -> dict[_Mask, float]:
             value, num = graph.values[use.value], num_elements(use.shape)
             share = value.zeros if name == "mul" else _share(graph, one, num) * (use.dtype == "bool")
             is_whole = num == num_elements(value.shape)
-            if 1 > share >= MIN_IGNORED and is_whole and num > 1 and leading(one.writes[0], num):
+            if 1 > share >= MIN_MASKED and is_whole and num > 1 and leading(one.writes[0], num):
                 masks[_Mask(use.value, num)] = share
     return masks
 
@@ -81,7 +82,7 @@ def _zero(graph: Graph, rows: list[int], mask: _Mask) -> set[int]:
             continue
         is_by_row = _makes_rows(graph.operators[one.forward] if one.forward >= 0 else one, mask.num)
         reads = any(use.value in zero and leading(use, mask.num) for use in one.reads)
-        if reads and is_by_row and _share(graph, one, mask.num) >= MIN_IGNORED:
+        if reads and is_by_row and _share(graph, one, mask.num) >= MIN_MASKED:
             zero.add(one.writes[0].value)  # further results are sums over the rows
     return zero
 

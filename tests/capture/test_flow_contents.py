@@ -102,6 +102,10 @@ def test_a_device_gives_the_same_as_the_host_where_all_is_looked_at(in_place):
         (torch.full((40, 40), 3.0), "constant"),
         (torch.nn.functional.one_hot(torch.arange(40) % 7), "one-hot"),
         (torch.eye(40), "one-hot"),
+        (torch.rand(40).add(1).diag(), "diagonal"),
+        (torch.rand(5, 40).add(1).diag_embed(), "diagonal"),
+        (torch.rand(39).add(1).diag_embed(1), ""),
+        (torch.rand(40).add(1).diag_embed().fliplr(), ""),
         (torch.randn(40, 40), ""),
         (torch.zeros(40, 40).index_fill(1, torch.tensor([2, 3]), 1.0), ""),
         (torch.ones(40, 40).tril().index_fill(0, torch.tensor([5]), 1.0), ""),
@@ -109,6 +113,15 @@ def test_a_device_gives_the_same_as_the_host_where_all_is_looked_at(in_place):
 )
 def test_kinds(tensor, kind, in_place):
     assert one(tensor, in_place=in_place).kind == kind
+
+
+@BOTH
+def test_ones_up_to_rounding(in_place):
+    norms = torch.nn.functional.normalize(torch.randn(3000, 64), dim=1).norm(dim=1, keepdim=True)
+    for tensor in (norms, norms.double(), norms[:40], norms[0], torch.ones(400), torch.ones(3, dtype=torch.bfloat16)):
+        assert one(tensor, in_place=in_place).is_one
+    for tensor in (norms * 1.001, norms - 1, -norms, torch.ones(40, dtype=torch.int64), torch.full((4,), torch.nan)):
+        assert not one(tensor, in_place=in_place).is_one
 
 
 @pytest.mark.parametrize("number", [0.0, -80.0])
@@ -233,7 +246,7 @@ def test_what_has_no_content():
     base = Base(resized, resized.untyped_storage())
     resized.untyped_storage().resize_(0)
     assert looks.look(resized, base, with_kind=True) == UNSEEN
-    for tensor in (torch.empty(0), torch.empty(3, device="meta"), torch.ones(3, dtype=torch.complex64)):
+    for tensor in (torch.empty(0), torch.empty(3, device="meta"), torch.ones(3, dtype=torch.complex128)):
         assert looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=True) == UNSEEN
 
 

@@ -130,7 +130,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "small-collectives": ({}, {"one_by_one": True}),
     "graph-breaks": ({"reason": "Unsupported Tensor.item() call", "hint": "# Set an option.\n"},),
     "recompilation": ({}, *({"kind": kind, "guard": "n == 3"} for kind in ("size", "number", "object", "other"))),
-    "equal-rows": ({"kind": "plain"}, {"kind": "joined"}, {"kind": "interpolated"}),
+    "equal-rows": ({"kind": "plain"}, {"kind": "spread"}, {"kind": "joined"}, {"kind": "interpolated"}),
     "launch-bound": (
         {"has_device": True}, {"has_device": False}, {"has_device": True, "before_graphs": 0.5},
         *({"has_device": False, "issuer": ISSUER | {"reads": reads}} for reads in (160.0, 0.0)),
@@ -235,6 +235,10 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "work-on-nothing": (
         {"kind": "one-hot"},
+        {"kind": "blocks"},
+        {"kind": "diagonal"},
+        {"kind": "normalized"},
+        {"kind": "returned"},
         {"kind": "padding", "padded": 0.4},
         {"kind": "padding", "padded": 0.4, "of_signals": True},
         {"kind": "ignored rows", "ignored": 0.85},

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from isal.isal_zlib import crc32
 from torch import from_numpy  # not what a window puts in its place
@@ -24,6 +25,7 @@ from diagnose.capture.dataflow.structure import (
     CODES,
     MAX_SAMPLE,
     Bits,
+    Code,
     Kind,
     Structure,
     offsets,
@@ -36,6 +38,9 @@ from diagnose.model.shapes import num_elements
 
 MAX_WHOLE_BYTES = 1 << 16  # of a tensor of integers, or of a square one, that is copied whole: masks and indices
 _UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # that all devices can index
+
+
+ROUNDING_BITS = 16  # of a mantissa that have to be those of 1: sums of thousands of numbers leave these alone
 
 
 class Fetched(NamedTuple):
@@ -167,6 +172,7 @@ class Content(NamedTuple):
     padded_rows: float = -1.0
     kind: Kind = ""
     subnormal: float = 0.0
+    is_one: bool = False
 
 
 UNKNOWN = Content()
@@ -310,9 +316,19 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     size = bits & code.unsigned(code.magnitude)
     zeros = (size == 0).mean(1).tolist()
     subnormal = ((size > 0) & (size < code.normal)).mean(1).tolist() if code.normal else [0.0] * len(looks)
+    ones = _are_one(bits, code).tolist()
     found = []
     for i, look in enumerate(looks):
         of = look.structure or structure(bits[i], bits[i], look.base.shape, code, with_kind=look.with_kind)
         shares = of.padded, of.evenly_padded, of.zero_rows, of.padded_rows
-        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i]))
+        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i], ones[i]))
+    return found
+
+
+def _are_one(bits: Bits, code: Code) -> npt.NDArray[np.bool_]:
+    """Return which rows hold nothing but 1: of a norm of normalized numbers some last bits differ."""
+    if not code.normal:  # no floating-point numbers
+        return np.zeros(len(bits), bool)
+    one, near = code.unsigned(code.one), code.unsigned(max(code.normal >> ROUNDING_BITS, 1))
+    found: npt.NDArray[np.bool_] = np.where(bits > one, bits - one, one - bits).max(1, initial=0) <= near
     return found

@@ -1,4 +1,4 @@
-"""What the whole content of a tensor is: constant, one-hot, triangular or padded, and which rows are zero.
+"""What the whole content of a tensor is: constant, one-hot, triangular, diagonal or padded, and which rows are zero.
 
 In each of these many numbers equal the one beside them. A sample shows that nearly no tensor is of this kind; only of
 the others more is read, and of large ones some rows.
@@ -44,6 +44,7 @@ _FLOATS = {
     torch.bfloat16: Code(np.uint16, 0x7FFF, 0x0080, 0x3F80),
     torch.float32: Code(np.uint32, 0x7FFFFFFF, 0x00800000, 0x3F800000),
     torch.float64: Code(np.uint64, (1 << 63) - 1, 1 << 52, 0x3FF << 52),
+    torch.complex64: Code(np.uint64, 0x7FFFFFFF7FFFFFFF, 0, 0x3F800000),
     torch.float8_e5m2: Code(np.uint8, 0x7F, 0x04, 0x3C),
     torch.float8_e4m3fn: Code(np.uint8, 0x7F, 0x08, 0x38),
 }
@@ -96,7 +97,7 @@ def spread(num: int, most: int) -> Positions:
     return found if len(found) == most else np.linspace(0, num - 1, most).astype(np.int64)
 
 
-Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
+Kind: TypeAlias = Literal["", "one-hot", "triangular", "diagonal", "constant"]
 
 MAX_PADDED = 1 << 22  # integers of a batch of which the padded ones are counted: 2 ms
 MAX_COMPARED_BYTES = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
@@ -136,7 +137,7 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, code.one):
         return Structure("one-hot")
     may_be_triangular = with_kind and shape[-2] == shape[-1] >= 4  # smaller ones are chance
-    kind: Kind = "triangular" if may_be_triangular and _is_triangular(rows) else ""
+    kind: Kind = _kind_of_matrices(rows) if may_be_triangular else ""
     # What is there in all of the first dimension alike is no padding of frames.
     frames = _padded(bits.reshape(shape))[0] if with_kind and len(shape) == 3 else -1.0
     return Structure(kind, *padded, _zero_rows(sample, rows, code.unsigned(code.magnitude)), frames)
@@ -190,19 +191,27 @@ def _zero_rows(sample: Bits, rows: Bits, magnitude: Bits) -> float:
     return 1.0 - float(np.count_nonzero((some & magnitude).any(1))) / len(some)
 
 
-def _is_triangular(rows: Bits) -> bool:
-    """Return whether all above the diagonal of each matrix is one number; if the first row is not, all below it.
+def _kind_of_matrices(rows: Bits) -> Kind:
+    """Return whether each matrix is triangular: one number above the diagonal or, if the first row is not, below it.
 
-    ``rows`` are those of all matrices. A few are compared first.
+    Or diagonal: zeros on both sides. ``rows`` are those of all matrices.
     """
     side = rows.shape[-1]
     upper, lower = rows[0, -1], rows[side - 1, 0]
-    if upper == lower or not (upper == rows[0, 1] or lower == rows[side - 1, 1]):
-        return False
+    if upper == lower:
+        is_diagonal = upper == 0 and _is_one_number(rows, upper, above=True) and _is_one_number(rows, 0, above=False)
+        return "diagonal" if is_diagonal else ""
+    if upper != rows[0, 1] and lower != rows[side - 1, 1]:
+        return ""
     is_above = bool((rows[0, 1:] == upper).all())
-    for most in (8, _num_compared(side * rows.itemsize)):  # a few first
-        some, is_asked = _beside_diagonals(len(rows), side, most, is_above)
-        if ((rows[some] != (upper if is_above else lower)) & is_asked).any():
+    return "triangular" if _is_one_number(rows, upper if is_above else lower, above=is_above) else ""
+
+
+def _is_one_number(rows: Bits, number: Any, *, above: bool) -> bool:
+    """Return whether all on one side of the diagonals is one number; a few rows are compared first."""
+    for most in (8, _num_compared(rows.shape[-1] * rows.itemsize)):
+        some, is_asked = _beside_diagonals(len(rows), rows.shape[-1], most, above)
+        if ((rows[some] != number) & is_asked).any():
             return False
     return True
 
