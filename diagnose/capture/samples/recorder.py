@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import hashlib
 import operator
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.capture.dataflow.structure import runs_at_start
+from diagnose.capture.host.calls import HostCalls, Place
+from diagnose.capture.host.expressions import given_to
 from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, RETURN, SLICE, WHOLE
 
 # Which share of a result a sample uses: the rest of a large one need not be computed.
@@ -376,6 +379,8 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.cuts, self.paddings = Cuts(), Paddings()
+        self.host, self.places = HostCalls(), list[Place]()  # of the expressions, by number
+        self._nodes: dict[int, ast.expr] = {}
         self.load = self.sample = 0
         self._cost_ns = 0
         self._open: list[Begun] = []
@@ -403,6 +408,7 @@ class Recorder:
 
     def call(self, begun: Begun, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call what an expression calls."""
+        self._look(begun.number, function, args, named)
         result = self._run(begun, partial(_called, function, args, named))
         return self._noted(Made(begun.number, result, function, args, named))
 
@@ -413,11 +419,22 @@ class Recorder:
 
     def get(self, begun: Begun, held: Any, at: Any) -> Any:
         """Take an item."""
+        self._look(begun.number, held, (at,), {})
         result = self._run(begun, lambda: held[at])
         began = time.perf_counter_ns()
         self.cuts.cut(begun.number, held, at, result)
         self._cost_ns += time.perf_counter_ns() - began
         return result
+
+    def _look(self, number: int, function: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Look at what a call is given, in a few samples."""
+        began, place = time.perf_counter_ns(), self.places[number] if self.places else None
+        self.host.step = self.sample
+        if place is not None and self.host.wants(place):
+            node = self._nodes.get(number) or ast.parse(place[-1], mode="eval").body
+            self._nodes[number] = node
+            self.host.look(place, *given_to(node, function, args, named))
+        self._cost_ns += time.perf_counter_ns() - began
 
     def whole(self, value: Any, *others: Any) -> Any:
         """Hand a value on to where the recorder does not see it go."""
@@ -479,6 +496,8 @@ class Recorder:
             self._held.append((number, content, result))
         if content:
             self.paddings.add_integers(number, result)
+        if self.places and isinstance(self._nodes.get(number), ast.expr):
+            self.host.took(self.places[number], ns - inside)
         self.seen.append(
             Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide, is_tensor)
         )

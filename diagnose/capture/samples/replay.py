@@ -141,6 +141,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     recorder = Recorder()
     recorder.install()
     expressions = instrument(codes)
+    recorder.places = [tuple(each) for each in expressions]
     began = recorder.now_ns
     for recorder.load, dealt in enumerate((batches[:num], again)):
         for i, indices in enumerate(dealt):
@@ -151,7 +152,10 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     rows = _rows(expressions, recorder, min_share * total, compares_batches=num > 1)
     samples = sum(map(len, batches[:num]))
     size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
-    return LoadedRecord(samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows)
+    calls = recorder.host.records(min_share * total)
+    return LoadedRecord(
+        samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows, calls=calls
+    )
 
 
 def _collated(loader: Any, indices: Sequence[Any], recorder: Recorder | None) -> Any:
