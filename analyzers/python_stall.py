@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
-from diagnose.analyzers.common.idioms import idiom_facts
+from diagnose.analyzers.common.idioms import call_title, idiom_facts
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.locate import seen_during
 from diagnose.model.diagnosis import Confidence, Finding, Where
@@ -194,6 +194,7 @@ def find(t: Tables) -> list[Finding]:
         "in_optimizer": total(intersect(pieces, t.updates)) / max(total(pieces), 1),
         **idiom_facts(t, seen_during(t, pieces)),
     }
+    title = call_title(facts) or title
     marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
     shown: Confidence = "medium" if _is_mostly(pieces, marked) else "low"
     if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
@@ -201,7 +202,7 @@ def find(t: Tables) -> list[Finding]:
     cause = META.cause if not ready_share(t) else None
     rows = t.host_rows(Kind.OP)  # operators within the pieces launch nothing
     rows = rows[overlaps(pieces, t.trace.events.start[rows], t.trace.events.end[rows])]
-    texts = [text]
+    texts = [text, *([str(facts["call_text"])] if "call_text" in facts else [])]
     if len(rows):
         covers = percent(total(intersect(t.covering(rows), pieces)) / total(pieces))
         names = Counter(t.name(row) for row in rows.tolist()).most_common(3)

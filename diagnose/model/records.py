@@ -344,6 +344,9 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     padded_to: Count = 0  # it is the first to make rows of this length that have one number at an end, or at both
 
 
+MAX_TEXT = 120  # characters of an expression that are kept
+
+
 class OperandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an operand of a call of host code was, in the calls that were looked at."""
 
@@ -351,6 +354,8 @@ class OperandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kind: str = ""  # its type, such as "numpy.ndarray"
     size: Count = 0  # elements, at the last look; 0 of a single one
     looks: Count = 0
+    num_contents: Count = 0  # that were seen
+    is_kept: bool = False  # one object at all looks, or views of one array
     same: bool = False  # each look found the content of the one before
     same_in_step: bool = False  # each look found that of the one before in the same step
     changed: Share | None = None  # the largest share of its parts that differ between two looks; None: not known

@@ -7,12 +7,14 @@ if the line has no such form. `idiom_facts` tries them on the line at which most
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
+from diagnose.analyzers.common.host_calls import GoneThrough, observed_at
 from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
 from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
+from diagnose.analyzers.common.idioms.observed import observed_idiom
 from diagnose.analyzers.common.idioms.source import Idiom, Source, source_at
 from diagnose.analyzers.common.locate import MAX_LINES_APART
 from diagnose.model.assignments import Binding, StoredSource
@@ -20,7 +22,7 @@ from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import is_own_file
 from diagnose.tables import Tables
 
-__all__ = ["IDIOMS", "idiom_facts", "idiom_of"]
+__all__ = ["IDIOMS", "call_title", "idiom_at", "idiom_facts", "idiom_of", "known_idiom"]
 
 IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     weighted_draws,
@@ -39,6 +41,13 @@ MIN_IDIOM_SHARE = 0.3  # of the samples, at the line: with fewer another line ta
 def idiom_of(source: Source) -> Idiom | None:
     """Return the faster form of a line."""
     return next((found for idiom in IDIOMS if (found := idiom(source)) is not None), None)
+
+
+def call_title(facts: Facts) -> str:
+    """Return what is wrong with the call of a line that most of the samples are at or near, "" if nothing is known."""
+    idiom = facts.get("idiom")
+    is_most = isinstance(idiom, Mapping) and 2 * max(idiom["share"], idiom["share_around"]) > 1
+    return str(facts.get("call_title", "")) if is_most else ""
 
 
 def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int | None = None) -> Facts:
@@ -60,15 +69,32 @@ def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int 
         if not is_own_file(file):
             continue
         own = functions[file, line]
-        sampled = {place[1] for place in seen if place[0] == file and place[2] in own} | {line}
-        sampled |= {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
-        texts = {each: t.capture.lines.get((file, each), "") for each in sampled}
-        stored = t.capture.sources.get(file, StoredSource())
-        deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
-        source = source_at(line, stored.functions, texts, stored.bindings or deques)
-        found = idiom_of(source) if source is not None else None
+        sampled = {place[1] for place in seen if place[0] == file and place[2] in own}
+        found, call = idiom_at(t, file, line, sampled)
         if found is not None:
             near = (n for (name, other), n in at.items() if name == file and abs(other - line) <= MAX_LINES_APART)
             share = {"file": file, "line": line, "share": num / all_samples, "share_around": sum(near) / all_samples}
-            return {"idiom": {**found._asdict(), **share, "samples": all_samples}}
+            return known_idiom(found, call, {**share, "samples": all_samples})
     return {}
+
+
+def idiom_at(t: Tables, file: str, line: int, sampled: Set[int]) -> tuple[Idiom | None, GoneThrough | None]:
+    """Return the faster form of a line, and what its call was seen to go through.
+
+    ``sampled`` are lines of its function, which stand for it where the recording does not hold it.
+    """
+    around = {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
+    texts = {each: t.capture.lines.get((file, each), "") for each in {line, *sampled, *around}}
+    stored = t.capture.sources.get(file, StoredSource())
+    deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
+    source = source_at(line, stored.functions, texts, stored.bindings or deques)
+    found, call = idiom_of(source) if source is not None else None, observed_at(t, file, line)
+    if call is not None and (found is None or not found.edits):
+        found = observed_idiom(source, call)
+    return found, call
+
+
+def known_idiom(found: Idiom, call: GoneThrough | None, seen: Facts) -> Facts:
+    """Return an idiom with what the samples show of its line, as facts of a finding."""
+    why = {"call_title": call.title, "call_text": call.text} if call is not None else {}
+    return {"idiom": {**found._asdict(), **seen}, **why}

@@ -25,6 +25,7 @@ NUM_PARTS, MIN_PART_BYTES = 4096, 256
 CHEAP_NS = 20_000  # of a call: what it goes through is small, or it goes through little of it
 
 Content: TypeAlias = tuple[object, ...]
+_IMMUTABLE = {type(None), bool, int, float, complex, str, bytes}
 Place: TypeAlias = tuple[str, int, str, str]  # of an expression: file, line, function, text
 
 
@@ -39,6 +40,7 @@ class _Look(NamedTuple):
     step: int
     size: int
     content: Content | None
+    held: object  # a reference to it, or its address; None where a new object may have the old one's
 
 
 class _Call:
@@ -77,7 +79,7 @@ class HostCalls:
         for text, value in operands:
             kind, looks = call.operands.setdefault(text, (kind_of(value), []))
             if kind == kind_of(value):
-                looks.append(_Look(self.step, size_of(value), content_of(value)))
+                looks.append(_Look(self.step, size_of(value), content_of(value), held_in(value)))
         self.cost_ns += time.perf_counter_ns() - began
 
     def took(self, place: Place, ns: int) -> None:
@@ -99,7 +101,7 @@ def _record(place: Place, call: _Call) -> HostCallRecord:
         file=file.removeprefix(cwd),
         line=line,
         function=function,
-        text=text[:160],
+        text=text[:400],
         name=call.name,
         num=call.num,
         ns=call.ns * call.num // call.timed,
@@ -113,15 +115,21 @@ def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
     changed = [_changed(one.content, other.content) for one, other in pairs]
     known = [each for each in changed if each is not None]
     return OperandRecord(
-        text=text[:80],
+        text=text[:200],
         kind=kind,
         size=looks[-1].size,
         looks=len(looks),
+        num_contents=len({_key(look.content) for look in looks}),
+        is_kept=all(one.held is not None and not _differ(one.held, other.held) for one, other in pairs),
         same=len(known) == len(pairs) > 0 and not any(known),
         same_in_step=bool(inside) and all(_changed(a.content, b.content) == 0 for a, b in inside),
         changed=max(known) if known and len(known) == len(pairs) else None,
         grows=looks[-1].size > looks[0].size and all(a.size <= b.size for a, b in pairs),
     )
+
+
+def _key(content: Content | None) -> tuple[int, ...]:
+    return tuple(each if isinstance(each, int) else id(each) for each in content or ())
 
 
 def _changed(one: Content | None, other: Content | None) -> float | None:
@@ -163,6 +171,8 @@ def content_of(value: Any) -> Content | None:
         return (hash(value),)
     if type(value) in (list, tuple, deque, set, frozenset, dict):
         items = [part for pair in value.items() for part in pair] if type(value) is dict else list(value)
+        if not {*map(type, items)} <= _IMMUTABLE:
+            return None
         step = max(len(items) // NUM_PARTS, 1)
         return tuple(hash(tuple(map(id, items[i : i + step]))) for i in range(0, len(items), step))
     numpy: Any = sys.modules.get("numpy")
@@ -170,9 +180,22 @@ def content_of(value: Any) -> Content | None:
         return (hash(value.tobytes()),)
     if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
         return _of_array(numpy, value)
-    try:  # one object has one reference as long as that lives
-        return (weakref.ref(value), value._version if type(value).__module__ == "torch" else 0)
-    except Exception:  # there are none to its type
+    held = held_in(value)
+    return (held, getattr(value, "_version", 0)) if isinstance(held, weakref.ref) else None
+
+
+def held_in(value: Any) -> object:
+    """Return what is equal for one object alone: a reference, of an array that to what owns its memory.
+
+    Lists have no references: theirs is the address.
+    """
+    if type(value) in (list, dict, deque):
+        return id(value)
+    while getattr(value, "base", None) is not None and type(value).__module__ == "numpy":
+        value = value.base
+    try:
+        return weakref.ref(value)
+    except TypeError:
         return None
 
 
@@ -191,7 +214,8 @@ def _of_array(numpy: Any, value: Any) -> Content | None:
 
 def name_of_call(function: Any, receiver: Any = None) -> str:
     """Return the name of a callable by its package: "numpy.isin", "numpy.Generator.choice"; "" where it has none."""
-    name = getattr(function, "__name__", "")
+    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    receiver = owner if receiver is None else receiver
     if receiver is not None and not isinstance(receiver, ModuleType | type):
         return f"{kind_of(receiver)}.{name}" if isinstance(name, str) and name else ""
     module = getattr(function, "__module__", None) or kind_of(function).partition(".")[0]

@@ -51,10 +51,10 @@ class HostTrace:
         self._num_steps += 1
         self._calls.step = self._num_steps
 
-    def stop(self) -> None:
-        """End."""
+    def stop(self) -> HostRecord:
+        """End, and return what was seen in whole steps."""
         if not self._is_on:
-            return
+            return HostRecord()
         self._is_on = False
         if sys.gettrace() == self._entered:
             sys.settrace(None)
@@ -67,10 +67,7 @@ class HostTrace:
                 frame.f_locals.clear()
         self._outer.clear()
         self._open.clear()
-
-    def result(self) -> HostRecord:
-        """Return what was seen in whole steps."""
-        return HostRecord(steps=self._num_steps, calls=self._calls.records() if self._num_steps else ())
+        return HostRecord(steps=self._num_steps, calls=self._calls.records()) if self._num_steps else HostRecord()
 
     def _points_in(self, code: CodeType) -> Mapping[int, Point]:
         known = self._points.get(code)

@@ -73,8 +73,7 @@ class FlowSteps:
                     window.end_step()
         finally:
             self._window = None
-            trace.stop()
-            self._measured.host = trace.result()
+            self._measured.host = trace.stop()
             if window is not None:
                 self._finish(window)
         self._load_samples()

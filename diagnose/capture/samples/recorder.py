@@ -430,7 +430,7 @@ class Recorder:
         """Look at what a call is given, in a few samples."""
         began, place = time.perf_counter_ns(), self.places[number] if self.places else None
         self.host.step = self.sample
-        if place is not None and self.host.wants(place):
+        if place is not None and not self.load and self.host.wants(place):
             node = self._nodes.get(number) or ast.parse(place[-1], mode="eval").body
             self._nodes[number] = node
             self.host.look(place, *given_to(node, function, args, named))
@@ -496,7 +496,7 @@ class Recorder:
             self._held.append((number, content, result))
         if content:
             self.paddings.add_integers(number, result)
-        if self.places and isinstance(self._nodes.get(number), ast.expr):
+        if not self.load and number in self._nodes:
             self.host.took(self.places[number], ns - inside)
         self.seen.append(
             Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide, is_tensor)
