@@ -121,13 +121,14 @@ def _title(
     """Return what is wrong with a call, "" if nothing is."""
     called, name, num = _short(node), operand.text, f"{operand.size:,}"
     if way == "file":
-        again = any(2 * each.num_contents <= each.looks for each in others)
-        is_one = operand.same or (operand.same_in_step and operand.looks > 2)
-        return f"{ast.unparse(node)} reads the whole array from the file each time" if again and is_one else ""
+        comes_again = 2 * call.num_given <= call.looks and len(call.operands) == 2
+        return f"{called} reads the whole array from the file each time" if comes_again else ""
     if operand.size < MIN_ELEMENTS or operand.looks < 2 or not operand.is_kept:
         return ""
     if way == "rows" and any(20 * each.size > operand.size for each in others):
         return ""
+    if operand.same and way == "weights":
+        return f"{called} adds up all {num} weights in {name} each time, and they do not change"
     if operand.same:
         return f"{called} goes through all {num} elements of {name} each time, and they do not change"
     if operand.grows and way == "lookup":

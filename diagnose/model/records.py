@@ -354,10 +354,9 @@ class OperandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kind: str = ""  # its type, such as "numpy.ndarray"
     size: Count = 0  # elements, at the last look; 0 of a single one
     looks: Count = 0
-    num_contents: Count = 0  # that were seen
-    is_kept: bool = False  # one object at all looks, or views of one array
-    same: bool = False  # each look found the content of the one before
-    same_in_step: bool = False  # each look found that of the one before in the same step
+    is_kept: bool = False  # few objects, or views of few arrays, that come again
+    same: bool = False  # each look found the content that the object had at the one before
+    same_in_step: bool = False  # the same of looks in one step
     changed: Share | None = None  # the largest share of its parts that differ between two looks; None: not known
     grows: bool = False  # it has more elements from look to look
 
@@ -372,6 +371,8 @@ class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     name: str = ""  # of what is called: "numpy.isin", "numpy.NpzFile[]", "builtins.list in"; "" where it is not known
     num: Count = 0  # calls
     ns: Count = 0  # of all of them, without their operands' own time
+    looks: Count = 0
+    num_given: Count = 0  # different contents of all operands together that were seen
     operands: tuple[OperandRecord, ...] = ()
 
 

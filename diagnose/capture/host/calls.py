@@ -13,7 +13,8 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from types import ModuleType
+from itertools import pairwise
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from diagnose.model.records import HostCallRecord, OperandRecord
@@ -26,6 +27,7 @@ CHEAP_NS = 20_000  # of a call: what it goes through is small, or it goes throug
 
 Content: TypeAlias = tuple[object, ...]
 _IMMUTABLE = {type(None), bool, int, float, complex, str, bytes}
+_CALLABLES = (FunctionType, BuiltinFunctionType, MethodType, type)
 Place: TypeAlias = tuple[str, int, str, str]  # of an expression: file, line, function, text
 
 
@@ -46,13 +48,14 @@ class _Look(NamedTuple):
 class _Call:
     """One expression of a line and what its calls were given."""
 
-    __slots__ = ("looks", "name", "ns", "num", "operands", "timed")
+    __slots__ = ("given", "looks", "name", "ns", "num", "operands", "timed")
 
     def __init__(self) -> None:
         self.name = ""
         self.num = self.timed = self.ns = 0
         self.looks: dict[int, int] = {}  # by step
         self.operands: dict[str, tuple[str, list[_Look]]] = {}  # by text: type, and what was seen in a row
+        self.given: set[object] = set()  # contents of all operands together
 
 
 class HostCalls:
@@ -76,10 +79,13 @@ class HostCalls:
         call = self._calls[place]
         call.name = call.name or name
         call.looks[self.step] = call.looks.get(self.step, 0) + 1
+        given = list[Content | None]()
         for text, value in operands:
             kind, looks = call.operands.setdefault(text, (kind_of(value), []))
+            given.append(content_of(value))
             if kind == kind_of(value):
-                looks.append(_Look(self.step, size_of(value), content_of(value), held_in(value)))
+                looks.append(_Look(self.step, size_of(value), given[-1], held_in(value)))
+        call.given.add(object() if None in given else tuple(map(_key, filter(None, given))))
         self.cost_ns += time.perf_counter_ns() - began
 
     def took(self, place: Place, ns: int) -> None:
@@ -105,31 +111,36 @@ def _record(place: Place, call: _Call) -> HostCallRecord:
         name=call.name,
         num=call.num,
         ns=call.ns * call.num // call.timed,
+        looks=sum(call.looks.values()),
+        num_given=len(call.given),
         operands=tuple(_operand(text, kind, looks) for text, (kind, looks) in call.operands.items() if looks),
     )
 
 
 def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
-    pairs = list(zip(looks, looks[1:], strict=False))
+    """Return what was seen of an operand; each look is compared with the one before at the same object."""
+    objects: dict[object, list[_Look]] = {}
+    for look in looks:
+        objects.setdefault(look.held if isinstance(look.held, int | None) else id(look.held), []).append(look)
+    pairs = [pair for each in objects.values() for pair in pairwise(each)]
     inside = [pair for pair in pairs if pair[0].step == pair[1].step]
-    changed = [_changed(one.content, other.content) for one, other in pairs]
-    known = [each for each in changed if each is not None]
+    known = [each for one, other in pairs if (each := _changed(one.content, other.content)) is not None]
     return OperandRecord(
         text=text[:200],
         kind=kind,
         size=looks[-1].size,
         looks=len(looks),
-        num_contents=len({_key(look.content) for look in looks}),
-        is_kept=all(one.held is not None and not _differ(one.held, other.held) for one, other in pairs),
+        is_kept=None not in objects and 2 * len(objects) <= len(looks),
         same=len(known) == len(pairs) > 0 and not any(known),
         same_in_step=bool(inside) and all(_changed(a.content, b.content) == 0 for a, b in inside),
         changed=max(known) if known and len(known) == len(pairs) else None,
-        grows=looks[-1].size > looks[0].size and all(a.size <= b.size for a, b in pairs),
+        grows=looks[-1].size > looks[0].size and all(a.size <= b.size for a, b in pairwise(looks)),
     )
 
 
-def _key(content: Content | None) -> tuple[int, ...]:
-    return tuple(each if isinstance(each, int) else id(each) for each in content or ())
+def _key(content: Content) -> tuple[int, ...]:
+    """Return a content with references, which the looks keep, by their addresses."""
+    return tuple(each if isinstance(each, int) else id(each) for each in content)
 
 
 def _changed(one: Content | None, other: Content | None) -> float | None:
@@ -181,17 +192,20 @@ def content_of(value: Any) -> Content | None:
     if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
         return _of_array(numpy, value)
     held = held_in(value)
-    return (held, getattr(value, "_version", 0)) if isinstance(held, weakref.ref) else None
+    version = value._version if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "_version") else 0
+    return (held, version) if isinstance(held, weakref.ref) else None
 
 
 def held_in(value: Any) -> object:
     """Return what is equal for one object alone: a reference, of an array that to what owns its memory.
 
-    Lists have no references: theirs is the address.
+    Nothing refers to lists, of which it is the address; of texts it is the content.
     """
-    if type(value) in (list, dict, deque):
+    if type(value) in (str, bytes):
+        return hash(value)
+    if type(value) in (list, tuple, dict, set, frozenset, deque):
         return id(value)
-    while getattr(value, "base", None) is not None and type(value).__module__ == "numpy":
+    while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
         value = value.base
     try:
         return weakref.ref(value)
@@ -214,6 +228,8 @@ def _of_array(numpy: Any, value: Any) -> Content | None:
 
 def name_of_call(function: Any, receiver: Any = None) -> str:
     """Return the name of a callable by its package: "numpy.isin", "numpy.Generator.choice"; "" where it has none."""
+    if not isinstance(function, _CALLABLES) and type(function).__module__ != "numpy":  # an object of the script's
+        return ""
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
     receiver = owner if receiver is None else receiver
     if receiver is not None and not isinstance(receiver, ModuleType | type):
