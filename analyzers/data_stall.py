@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, other_training
-from diagnose.analyzers.common.idioms import call_title
+from diagnose.analyzers.common.idioms import call_cause
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.analyzers.common.locate import line_at, place_of_call
@@ -189,9 +189,10 @@ def find(t: Tables) -> list[Finding]:
             place = at_line(Where(slow["file"], slow["line"]))
             title = f"The sampler takes {took} for each batch in the main process, at {place}"
     texts = loading_evidence(facts)
-    if why := call_title(facts):
-        title = title if facts["by_sampler"] or facts["restart_share"] or facts["starts_with_epochs"] else why
-        texts.append(str(facts["call_text"]))
+    if (why := call_cause(facts)) is not None:
+        is_other = facts["by_sampler"] or facts["restart_share"] or facts["starts_with_epochs"]
+        title = title if is_other else why.title
+        texts.append(why.text)
     found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=texts, facts=facts))
     made = t.capture.known.loader.made if facts["starts_with_epochs"] else None
     slow = facts.get("order_line" if facts["by_sampler"] else "slow_line")

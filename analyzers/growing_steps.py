@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idioms import idiom_facts
+from diagnose.analyzers.common.idioms import call_cause, idiom_facts
 from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
@@ -58,7 +58,7 @@ def find(t: Tables) -> list[Finding]:
                 f"step, {percent(growing.share, 0)} of the run's time.",
                 f"{percent(place.share, 0)} of what later steps take longer is {there}, where the first half of them "
                 f"spends {percent(place.usual_share, 0)} of its time.",
-                *([str(facts["call_text"])] if "call_text" in facts else []),
+                *([why.text] if (why := call_cause(facts)) is not None else []),
             ),
             where=places_of(t, place.path),
             facts=facts,

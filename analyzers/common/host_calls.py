@@ -21,6 +21,7 @@ Way: TypeAlias = Literal["result", "lookup", "sort", "weights", "rows", "file"]
 
 MIN_ELEMENTS = 256  # fewer are gone through in about the time that a call takes
 MAX_CHANGED = 0.05  # of the parts of an operand, of which few change
+MIN_LARGER = 20  # times as many elements as what it is compared with
 MIN_LINE_SHARE = 0.5  # of the time of a line's calls
 
 _OWNER, _FIRST, _SECOND = -1, 0, 1  # what a method belongs to, and arguments by position
@@ -64,13 +65,18 @@ class GoneThrough(NamedTuple):
 
 
 def observed_at(t: Tables, file: str, line: int) -> GoneThrough | None:
-    """Return what the call goes through that takes most of a line's time, in the step or where it was loaded again."""
+    """Return what the call goes through that takes most of a line's time, in the step or where it was loaded again.
+
+    Expressions around a call work on what it gives, and their time counts along.
+    """
     known = t.capture.known
     for calls, steps in ((known.host.calls, known.host.steps), (known.loaded.calls, 0)):
         mine = [each for each in calls if (each.file, each.line) == (file, line)]
         total = sum(each.ns for each in mine)
-        if mine and mine[0].ns >= MIN_LINE_SHARE * total and (found := gone_through(mine[0], steps)) is not None:
-            return found
+        for call in mine:
+            around = sum(each.ns for each in mine if call.text in each.text)
+            if around >= MIN_LINE_SHARE * total and (found := gone_through(call, steps)) is not None:
+                return found
     return None
 
 
@@ -81,63 +87,70 @@ def gone_through(call: HostCallRecord, steps: int = 0) -> GoneThrough | None:
         call: what was observed.
         steps: in how many steps; 0 where samples were loaded again.
     """
-    way, role = _TABLE.get(call.name, ("result", ""))
     node = _parsed(call.text)
-    if role == "" or node is None or not call.num:
-        return None
-    operands = {each.text: each for each in call.operands}
-    operand = _operand(node, role, operands)
-    if operand is None:
+    way, role = _TABLE.get(call.name, ("result", ""))
+    if isinstance(node, ast.Subscript) and any(isinstance(each, ast.Compare) for each in ast.walk(node.slice)):
+        way, role = _TABLE.get(call.name.replace("[]", " compared"), ("result", ""))  # rows that a comparison selects
+    operand = _operand(node, role, {each.text: each for each in call.operands}) if node is not None and role else None
+    if operand is None or node is None or (way != "file" and not _is_large(operand)):
         return None
     others = [each for each in call.operands if each is not operand]
-    title = _title(way, call, node, operand, others, is_often=call.num > steps)
-    if not title:
+    changes = _changes(operand, others, is_often=call.num > steps)
+    is_small = way == "rows" and any(MIN_LARGER * each.size > operand.size for each in others)
+    is_read_once = way == "file" and (2 * call.num_given > call.looks or not others)
+    if not changes or is_small or is_read_once or (changes == "grows" and way != "lookup"):
         return None
     often = f"{call.num / steps:.3g} times a step" if steps else plural(call.num, "time")
-    took = duration(call.ns / call.num)
-    text = f"{_short(node)} runs {often}, {took} each"
+    text = f"{_short(node)} runs {often}, {duration(call.ns / call.num)} each."
     if operand.size:
-        text += f", and goes through the {operand.size:,} elements of {operand.text}"
-    seen = _same(operand)
-    text += f"; {seen} in the {operand.looks} calls that were compared." if seen else "."
-    return GoneThrough(call, node, way, operand, title, text)
+        compared = f"in the {operand.looks} calls that were compared"
+        text += f" It goes through the {operand.size:,} elements of {operand.text}; {_SEEN[changes]} {compared}."
+    return GoneThrough(call, node, way, operand, _title(way, changes, _short(node), operand), text)
 
 
-def _same(operand: OperandRecord) -> str:
+def _is_large(operand: OperandRecord) -> bool:
+    return operand.size >= MIN_ELEMENTS and operand.looks > 1 and operand.is_kept
+
+
+def _changes(operand: OperandRecord, others: Sequence[OperandRecord], *, is_often: bool) -> str:
+    """Return how an operand changes between calls: "same", "few", "grows", "same_in_step"; "" if more than that."""
     if operand.same:
-        return "these were the same"
-    return "few of these changed" if operand.changed is not None and operand.changed <= MAX_CHANGED else ""
-
-
-def _title(
-    way: Way,
-    call: HostCallRecord,
-    node: ast.expr,
-    operand: OperandRecord,
-    others: Sequence[OperandRecord],
-    *,
-    is_often: bool,
-) -> str:
-    """Return what is wrong with a call, "" if nothing is."""
-    called, name, num = _short(node), operand.text, f"{operand.size:,}"
-    if way == "file":
-        comes_again = 2 * call.num_given <= call.looks and len(call.operands) == 2
-        return f"{called} reads the whole array from the file each time" if comes_again else ""
-    if operand.size < MIN_ELEMENTS or operand.looks < 2 or not operand.is_kept:
-        return ""
-    if way == "rows" and any(20 * each.size > operand.size for each in others):
-        return ""
-    if operand.same and way == "weights":
-        return f"{called} adds up all {num} weights in {name} each time, and they do not change"
-    if operand.same:
-        return f"{called} goes through all {num} elements of {name} each time, and they do not change"
-    if operand.grows and way == "lookup":
-        return f"{called} goes through {name} each time, and {name} grows: it holds {num} elements"
+        return "same"
+    if operand.grows:
+        return "grows"
     if operand.changed is not None and operand.changed <= MAX_CHANGED:
-        return f"{called} goes through all {num} elements of {name} each time, though few of them change"
-    if operand.same_in_step and is_often and all(each.same or each.same_in_step for each in others):
-        return f"{called} goes through all {num} elements of {name} each time, and they do not change within a step"
-    return ""
+        return "few"
+    stays = operand.same_in_step and is_often and all(each.same or each.same_in_step for each in others)
+    return "same_in_step" if stays else ""
+
+
+_SEEN = {
+    "same": "these were the same",
+    "few": "few of these changed",
+    "grows": "it held more each time",
+    "same_in_step": "within a step these were the same",
+}
+
+
+def _title(way: Way, changes: str, called: str, operand: OperandRecord) -> str:
+    """Return what is wrong with a call."""
+    name, num = operand.text, f"{operand.size:,}"
+    match way, changes:
+        case "file", _:
+            title = f"{called} reads the whole array from the file each time"
+        case "weights", "same":
+            title = f"{called} adds up all {num} weights in {name} each time, and they do not change"
+        case _, "same":
+            title = f"{called} goes through all {num} elements of {name} each time, and they do not change"
+        case _, "grows":
+            title = f"{called} goes through {name} each time, which grows: it holds {num} elements"
+        case _, "few":
+            title = f"{called} goes through all {num} elements of {name} each time, though few of them change"
+        case _:
+            title = (
+                f"{called} goes through all {num} elements of {name} each time, and they do not change within a step"
+            )
+    return title
 
 
 def _operand(node: ast.expr, role: int | str, known: Mapping[str, OperandRecord]) -> OperandRecord | None:

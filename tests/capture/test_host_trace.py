@@ -114,11 +114,16 @@ def step():
 """)
     assert (operand(call, "names").grows, operand(call, "names").size) == (True, 100)
     np.savez(tmp_path / "held.npz", a=np.arange(9), b=np.arange(3))
-    call = seen(f"""
+    record, names = seen(
+        f"""
 held = np.load({str(tmp_path / "held.npz")!r})
 def step():
     return [held[key][0] for key in ("a", "a", "b")]  # slow
-""")
+""",
+        with_names=True,
+    )
+    names["held"].close()
+    call = record.calls[0]
     assert (call.name, call.looks, call.num_given) == ("numpy.NpzFile[]", 6, 2)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
+from typing import NamedTuple
 
 from diagnose.analyzers.common.host_calls import GoneThrough, observed_at
 from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
-from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
 from diagnose.analyzers.common.idioms.observed import observed_idiom
+from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
 from diagnose.analyzers.common.idioms.source import Idiom, Source, source_at
 from diagnose.analyzers.common.locate import MAX_LINES_APART
 from diagnose.model.assignments import Binding, StoredSource
@@ -22,7 +23,7 @@ from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import is_own_file
 from diagnose.tables import Tables
 
-__all__ = ["IDIOMS", "call_title", "idiom_at", "idiom_facts", "idiom_of", "known_idiom"]
+__all__ = ["IDIOMS", "CallCause", "call_cause", "idiom_at", "idiom_facts", "idiom_of", "known_idiom"]
 
 IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     weighted_draws,
@@ -43,11 +44,19 @@ def idiom_of(source: Source) -> Idiom | None:
     return next((found for idiom in IDIOMS if (found := idiom(source)) is not None), None)
 
 
-def call_title(facts: Facts) -> str:
-    """Return what is wrong with the call of a line that most of the samples are at or near, "" if nothing is known."""
-    idiom = facts.get("idiom")
+class CallCause(NamedTuple):
+    """What is wrong with the call of a line."""
+
+    title: str
+    text: str
+    place: tuple[str, int]
+
+
+def call_cause(facts: Facts) -> CallCause | None:
+    """Return what is wrong with the call of the line that most of the samples are at or near, None if it is unknown."""
+    idiom, cause = facts.get("idiom"), facts.get("call_cause")
     is_most = isinstance(idiom, Mapping) and 2 * max(idiom["share"], idiom["share_around"]) > 1
-    return str(facts.get("call_title", "")) if is_most else ""
+    return cause if is_most and isinstance(cause, CallCause) else None
 
 
 def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int | None = None) -> Facts:
@@ -96,5 +105,5 @@ def idiom_at(t: Tables, file: str, line: int, sampled: Set[int]) -> tuple[Idiom 
 
 def known_idiom(found: Idiom, call: GoneThrough | None, seen: Facts) -> Facts:
     """Return an idiom with what the samples show of its line, as facts of a finding."""
-    why = {"call_title": call.title, "call_text": call.text} if call is not None else {}
-    return {"idiom": {**found._asdict(), **seen}, **why}
+    cause = CallCause(call.title, call.text, (call.call.file, call.call.line)) if call is not None else None
+    return {"idiom": {**found._asdict(), **seen}, **({"call_cause": cause} if cause is not None else {})}

@@ -16,29 +16,30 @@ _KEPT = "if nothing else changes it"
 
 def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
     """Return what makes the call cheap, with edits if the source shows all that they would change."""
-    name, called = found.operand.text, ast.unparse(found.node)
+    name, called, condition = found.operand.text, ast.unparse(found.node), _stays(found)
+    edits: tuple[EditedStatement, ...] = ()
     match found.way:
         case "sort":
-            title, edits = f"Sort {name} once, and look the values up in it", _searched(source, found)
-            return Idiom(title, edits, _stays(found), "a sorted copy of it", least=MIN_SPARED)
+            title, needs = f"Sort {name} once, and look the values up in it", "a sorted copy of it"
+            edits = _searched(source, found)
         case "file":
-            title = f"Read the arrays of {name} once and keep them"
-            condition, needs = "if nothing writes into the arrays", "memory for the arrays, in each worker too"
-            return Idiom(title, _in_memory(source, found), condition, needs, least=MIN_SPARED)
+            title, needs = f"Read the arrays of {name} once and keep them", "memory for the arrays, in each worker too"
+            edits, condition = _in_memory(source, found), "if nothing writes into the arrays"
         case "lookup":
             title = f"Keep a set or a dict of {name}, and look up in it instead of going through all of it"
-            return Idiom(title, (), _stays(found), "items that can be hashed", least=MIN_SPARED)
+            needs = "items that can be hashed"
         case "rows":
             title = f"Group the rows of {name} once, and take each group by its value"
-            return Idiom(title, (), _stays(found), "places of the rows by value, kept", least=MIN_SPARED)
+            needs = "the places of the rows of each value, kept"
         case "weights":
-            title = "Add up the weights once, and look each draw up"
-            return Idiom(title, (), _stays(found), "8 bytes for each weight", least=MIN_SPARED)
-    if not found.operand.same and not found.operand.same_in_step:
-        title = f"Keep the result of {called} up to date where {name} changes, instead of going through all of it"
-        return Idiom(title, (), "", f"an update wherever {name} is written", least=MIN_SPARED)
-    title = f"Keep the result of {called} instead of computing it again"
-    return Idiom(title, _kept(source, found), _stays(found), least=MIN_SPARED)
+            title, needs = "Add up the weights once, and look each draw up", "8 bytes for each weight"
+        case "result" if found.operand.same or found.operand.same_in_step:
+            title, needs = f"Keep the result of {called} instead of computing it again", ""
+            edits = _kept(source, found)
+        case _:
+            title = f"Keep the result of {called} up to date where {name} changes, instead of going through all of it"
+            condition, needs = "", f"an update wherever {name} is written"
+    return Idiom(title, edits, condition, needs, least=MIN_SPARED)
 
 
 def _stays(found: GoneThrough) -> str:
@@ -82,8 +83,13 @@ def _kept_name(name: str, ending: str) -> str:
 def _searched(source: Source | None, found: GoneThrough) -> tuple[EditedStatement, ...]:
     """Return a search in a sorted copy in the place of ``np.isin(values, operand)``."""
     name = found.operand.text
-    kept, is_plain = _kept_name(name, "sorted"), last_name(getattr(found.node, "func", found.node)) in ("isin", "in1d")
-    if source is None or not kept or not is_plain or not found.operand.same or getattr(found.node, "keywords", ()):
+    kept = _kept_name(name, "sorted")
+    match found.node:
+        case ast.Call(func=function, args=[_, _], keywords=[]) if last_name(function) in ("isin", "in1d"):
+            is_plain = bool(kept) and found.operand.same
+        case _:
+            is_plain = False
+    if source is None or not is_plain:
         return ()
     value = ast.parse(name, mode="eval").body
     once = source.once(value, f"{kept} = np.unique({name})") if source.changes(value) is False else ()

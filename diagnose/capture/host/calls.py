@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -102,7 +103,7 @@ class HostCalls:
 
 def _record(place: Place, call: _Call) -> HostCallRecord:
     file, line, function, text = place
-    cwd = f"{os.getcwd()}{os.sep}"
+    cwd = f"{Path.cwd()}{os.sep}"
     return HostCallRecord(
         file=file.removeprefix(cwd),
         line=line,
@@ -163,13 +164,13 @@ def kind_of(value: Any) -> str:
 
 
 def size_of(value: Any) -> int:
-    """Return how many elements a value holds, 0 for a single one and where that is not known."""
+    """Return how many elements a value holds, a table how many rows; 0 for a single one and where it is not known."""
     if type(value) in (list, tuple, dict, set, frozenset, deque, str, bytes, bytearray):
         return len(value)
     try:
         shape = value.shape if type(value).__module__.partition(".")[0] in ("numpy", "pandas", "torch") else ()
         size = 1 if shape else 0
-        for each in shape:
+        for each in shape[:1] if type(value).__module__.startswith("pandas") else shape:
             size *= int(each)
     except Exception:  # a type of somebody's own may answer in any way
         return 0
@@ -192,7 +193,9 @@ def content_of(value: Any) -> Content | None:
     if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
         return _of_array(numpy, value)
     held = held_in(value)
-    version = value._version if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "_version") else 0
+    version = (
+        value._version if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "_version") else 0
+    )
     return (held, version) if isinstance(held, weakref.ref) else None
 
 

@@ -17,6 +17,7 @@ _INSTRUCTIONS = frozenset(
     {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "BINARY_SUBSCR", "BINARY_OP", "CONTAINS_OP", "COMPARE_OP"}
 )
 _EXPRESSIONS = (ast.Call, ast.Subscript, ast.BinOp, ast.Compare)
+_COMPARED = ("numpy.ndarray", "pandas.Series", "pandas.DataFrame", "pandas.Index")
 _MISSING = object()
 
 Span: TypeAlias = tuple[int, int, int, int]  # first line and column, last line and column
@@ -36,8 +37,9 @@ def points_of(code: CodeType, lines: Iterable[int]) -> dict[int, Point]:
         return {}
     nodes, found = _nodes(code.co_filename), dict[int, Point]()
     for each in dis.get_instructions(code):
-        if each.opname in _INSTRUCTIONS and each.positions is not None and None not in each.positions:
-            first, last, column, end = (int(number or 0) for number in each.positions)
+        positions: tuple[int | None, ...] = getattr(each, "positions", None) or (None,)  # from Python 3.11 on
+        if each.opname in _INSTRUCTIONS and None not in positions:
+            first, last, column, end = (number or 0 for number in positions)
             node = nodes.get((first, column, last, end)) or nodes.get((0, 0, last, end))  # a chain of calls
             if node is not None and wanted & {*range(node.lineno, last + 1)}:
                 place = (code.co_filename, node.lineno, code.co_name, ast.unparse(node))
@@ -76,9 +78,7 @@ def seen_at(point: Point, frame: FrameType) -> tuple[str, list[Operand]]:
                 given = [held.value, at]
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             given = [left, right]
-            kinds = [kind_of(value) for each in given if (value := _read(each, read)) is not _MISSING]
-            name = f"{kinds[-1]} in" if kinds and isinstance(op, ast.In | ast.NotIn) else ""
-            name = name or next((f"{kind} compared" for kind in kinds if _has_items(kind)), "")
+            name = _compared(op, _read(left, read), _read(right, read))
         case ast.BinOp(left=left, right=right):
             name, given = "", [left, right]
         case _:
@@ -87,16 +87,18 @@ def seen_at(point: Point, frame: FrameType) -> tuple[str, list[Operand]]:
 
 
 def given_to(node: ast.expr, function: Any, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, list[Operand]]:
-    """Return the same of a call, or of taking an item, whose values are all at hand.
+    """Return the same of a call, an item or a comparison whose values are all at hand.
 
     Args:
         node: the expression.
-        function: what is called, or what an item is taken of.
-        args: its arguments by position, or the item's index.
+        function: what is called, or what an item is taken of; None of a comparison.
+        args: its arguments by position, the item's index, or what is compared.
         named: its arguments by keyword.
     """
     if isinstance(node, ast.Subscript):
         return f"{kind_of(function)}[]", _operands([(node.value, function), (node.slice, args[0])])
+    if isinstance(node, ast.Compare):
+        return _compared(node.ops[0], *args), _operands(zip([node.left, *node.comparators], args, strict=True))
     if not isinstance(node, ast.Call):
         return "", []
     receiver = getattr(function, "__self__", None)
@@ -104,7 +106,7 @@ def given_to(node: ast.expr, function: Any, args: Sequence[Any], named: Mapping[
     given = [(node.func.value, receiver)] if of_object and isinstance(node.func, ast.Attribute) else []
     is_spread = any(isinstance(each, ast.Starred) for each in node.args)
     given += [] if is_spread else list(zip(node.args, args, strict=False))
-    given += [(each.value, named[each.arg]) for each in node.keywords if each.arg in named]
+    given += [(each.value, named[each.arg]) for each in node.keywords if each.arg is not None and each.arg in named]
     return name_of_call(function, receiver if of_object else None), _operands(given)
 
 
@@ -117,8 +119,12 @@ def _operands(given: Iterable[tuple[ast.expr, Any]]) -> list[Operand]:
     return list({one.text: one for one in found}.values())
 
 
-def _has_items(kind: str) -> bool:
-    return kind in ("numpy.ndarray", "pandas.Series", "pandas.DataFrame", "pandas.Index")
+def _compared(how: ast.cmpop, left: Any, right: Any) -> str:
+    """Return the name of looking for a value in another, or of comparing all elements of an array or a column."""
+    kinds = [kind_of(value) for value in (left, right) if value is not _MISSING]
+    if isinstance(how, ast.In | ast.NotIn):
+        return f"{kinds[-1]} in" if right is not _MISSING else ""
+    return next((f"{kind} compared" for kind in kinds if kind in _COMPARED), "")
 
 
 def _called(function: ast.expr, read: Callable[[str], Any]) -> str:

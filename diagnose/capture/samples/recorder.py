@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import hashlib
 import operator
 import os
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from diagnose.capture.dataflow.structure import runs_at_start
 from diagnose.capture.host.calls import HostCalls, Place
 from diagnose.capture.host.expressions import given_to
-from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, RETURN, SLICE, WHOLE
+from diagnose.capture.samples.instrument import BEGIN, CALL, COMPARE, GET, OPERATION, RETURN, SLICE, WHOLE
 
 # Which share of a result a sample uses: the rest of a large one need not be computed.
 #
@@ -345,6 +346,10 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor,
     "BitAnd": operator.and_,
 }  # fmt: skip
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
+    "GtE": operator.ge, "In": lambda item, held: item in held, "NotIn": lambda item, held: item not in held,
+}  # fmt: skip
 _SALT = os.urandom(16)
 
 
@@ -390,7 +395,14 @@ class Recorder:
 
     def install(self) -> None:
         """Offer itself to instrumented code."""
-        offered = {BEGIN: self.begin, CALL: self.call, OPERATION: self.operate, GET: self.get, SLICE: slice}
+        offered = {
+            BEGIN: self.begin,
+            CALL: self.call,
+            OPERATION: self.operate,
+            GET: self.get,
+            SLICE: slice,
+            COMPARE: self.compare,
+        }
         offered |= {WHOLE: self.whole, RETURN: self.returned}
         for name, function in offered.items():
             setattr(builtins, name, function)
@@ -433,8 +445,16 @@ class Recorder:
         if place is not None and not self.load and self.host.wants(place):
             node = self._nodes.get(number) or ast.parse(place[-1], mode="eval").body
             self._nodes[number] = node
-            self.host.look(place, *given_to(node, function, args, named))
+            with contextlib.suppress(Exception):  # objects of the script's may answer in any way
+                self.host.look(place, *given_to(node, function, args, named))
         self._cost_ns += time.perf_counter_ns() - began
+
+    def compare(self, begun: Begun, name: str, left: Any, right: Any) -> Any:
+        """Compare two values, or look for one in the other; all of both may be read."""
+        self._look(begun.number, None, (left, right), {})
+        result = self._run(begun, lambda: _COMPARISONS[name](left, right))
+        self.cuts.use(left, right)
+        return result
 
     def whole(self, value: Any, *others: Any) -> Any:
         """Hand a value on to where the recorder does not see it go."""
@@ -489,7 +509,8 @@ class Recorder:
         began_look = time.perf_counter_ns()
         key = (number, self.load, self.sample)
         self._looks[key] += 1
-        content = fingerprint(result) if self._looks[key] <= 64 else ""  # of one sample
+        # Of one sample; that a question has the same answer in all of them may be chance.
+        content = fingerprint(result) if self._looks[key] <= 64 and type(result) is not bool else ""
         what, size, is_wide = _array(result)
         is_tensor = bool(what) and type(result).__module__.startswith("torch")
         if what and content:

@@ -141,7 +141,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     recorder = Recorder()
     recorder.install()
     expressions = instrument(codes)
-    recorder.places = [tuple(each) for each in expressions]
+    recorder.places = [(each.file, each.line, each.function, each.text) for each in expressions]
     began = recorder.now_ns
     for recorder.load, dealt in enumerate((batches[:num], again)):
         for i, indices in enumerate(dealt):
