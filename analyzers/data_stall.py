@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical, other_training
+from diagnose.analyzers.common.idioms import call_cause
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.analyzers.common.locate import line_at, place_of_call
@@ -187,7 +188,12 @@ def find(t: Tables) -> list[Finding]:
         if isinstance(slow, Mapping):
             place = at_line(Where(slow["file"], slow["line"]))
             title = f"The sampler takes {took} for each batch in the main process, at {place}"
-    found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=loading_evidence(facts), facts=facts))
+    texts = loading_evidence(facts)
+    if (why := call_cause(facts)) is not None:
+        is_other = facts["by_sampler"] or facts["restart_share"] or facts["starts_with_epochs"]
+        title = title if is_other else why.title
+        texts.append(why.text)
+    found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=texts, facts=facts))
     made = t.capture.known.loader.made if facts["starts_with_epochs"] else None
     slow = facts.get("order_line" if facts["by_sampler"] else "slow_line")
     if isinstance(slow, Mapping):  # the line that most of loading goes into comes first, as the evidence names it

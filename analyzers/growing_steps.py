@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idioms import idiom_facts
+from diagnose.analyzers.common.idioms import call_cause, idiom_facts
 from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
@@ -41,6 +41,7 @@ def find(t: Tables) -> list[Finding]:
     if growing is None:
         return []
     place = growing.place
+    facts = idiom_facts(t, {place.path[0]: max(t.capture.run.num, 1)}) if t.capture.run is not None else {}
     _, line, function = place.path[0]
     there = f"in {function}" if place.in_function else f"at line {line} or in what it calls"
     return [
@@ -57,8 +58,9 @@ def find(t: Tables) -> list[Finding]:
                 f"step, {percent(growing.share, 0)} of the run's time.",
                 f"{percent(place.share, 0)} of what later steps take longer is {there}; the first half of them "
                 f"spends {percent(place.usual_share, 0)} of its time.",
+                *([why.text] if (why := call_cause(facts)) is not None else []),
             ),
             where=places_of(t, place.path),
-            facts=idiom_facts(t, {place.path[0]: max(t.capture.run.num, 1)}) if t.capture.run is not None else {},
+            facts=facts,
         )
     ]

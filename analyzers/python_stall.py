@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
-from diagnose.analyzers.common.idioms import idiom_facts
+from diagnose.analyzers.common.idioms import call_cause, idiom_facts
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.locate import seen_during
 from diagnose.model.diagnosis import Confidence, Finding, Where
@@ -194,6 +194,8 @@ def find(t: Tables) -> list[Finding]:
         "in_optimizer": total(intersect(pieces, t.updates)) / max(total(pieces), 1),
         **idiom_facts(t, seen_during(t, pieces)),
     }
+    why = call_cause(facts)
+    title = why.title if why is not None else title
     marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
     shown: Confidence = "medium" if _is_mostly(pieces, marked) else "low"
     if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
@@ -201,7 +203,7 @@ def find(t: Tables) -> list[Finding]:
     cause = META.cause if not ready_share(t) else None
     rows = t.host_rows(Kind.OP)  # operators within the pieces launch nothing
     rows = rows[overlaps(pieces, t.trace.events.start[rows], t.trace.events.end[rows])]
-    texts = [text]
+    texts = [text, *([why.text] if why is not None else [])]
     if len(rows):
         covers = percent(total(intersect(t.covering(rows), pieces)) / total(pieces))
         names = Counter(t.name(row) for row in rows.tolist()).most_common(3)
@@ -211,8 +213,9 @@ def find(t: Tables) -> list[Finding]:
     rule = IdleRule(META.id, title, "middle", shown, texts, facts, cause, doubt)
     found = []
     for each in idle_finding(t, rule):
-        # A loop's head comes last: what it fetches another line made.
-        places = sorted(each.where, key=lambda place: is_loop_head(place.code))
+        # A loop's head comes last: what it fetches another line made. A call that is explained comes first.
+        named = why.place if why is not None else None
+        places = sorted(each.where, key=lambda one: ((one.file, one.line) != named, is_loop_head(one.code)))
         first = places[0] if places else Where()
         indexed = (
             known

@@ -26,6 +26,9 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.analyzers.common.batch_order import batch_order
+from diagnose.analyzers.common.host_calls import GoneThrough, gone_through
+from diagnose.analyzers.common.idioms import idiom_at, known_idiom
+from diagnose.analyzers.common.idioms.observed import MIN_SPARED
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.loading import loading_facts, restart_share
 from diagnose.analyzers.common.locate import source_line
@@ -33,7 +36,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
 from diagnose.model.locations import at_line
-from diagnose.model.records import ExpressionRecord
+from diagnose.model.records import MAX_TEXT, ExpressionRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
@@ -46,7 +49,7 @@ META = RuleMeta(
     order=69,
     host_order=39,
     legend=Legend("loading computed what is known or too wide"),
-    changes=("cut-first", "cheaper-sample", "cache-samples"),
+    changes=("cut-first", "cheaper-line", "cheaper-sample", "cache-samples"),
     cause="loading",
     needs=("data flow",),
 )
@@ -71,6 +74,7 @@ class _Waste(NamedTuple):
     lines: tuple[ExpressionRecord, ...]
     kind: str
     confidence: Confidence = "high"
+    call: GoneThrough | None = None
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -93,8 +97,15 @@ def find(t: Tables) -> list[Finding]:
     lines = [one.line for one in first.lines if one.file == place.file]
     slow = {"file": place.file, "line": place.line, "share": first.share, "first": min(lines), "last": max(lines)}
     known: Facts = {**facts, "kind": first.kind, "slow_line": slow, "sample_share": first.share, "behind_draw": False}
-    left = {"idiom"} if first.kind == "wide" else {"idiom", "draws", "drawn_beside"}  # of the line that takes most
-    known = {name: value for name, value in known.items() if name not in left}
+    left = set() if first.kind == "wide" else {"draws", "drawn_beside"}  # of the line that takes most
+    known = {name: value for name, value in known.items() if name not in {"idiom", *left}}
+    title = _TITLES.get(first.kind, "")
+    if first.call is not None:
+        title, (idiom, _) = first.call.title, idiom_at(t, place.file, place.line, frozenset())
+        share = first.share / sum(waste.share for waste in wastes)
+        seen = {"file": place.file, "line": place.line, "share": share, "share_around": share}
+        samples = t.capture.known.loaded.samples
+        known |= known_idiom(idiom, first.call, {**seen, "samples": samples}) if idiom is not None else {}
     if place.cut is not None:
         file, line, text = place.cut
         first_line, last_line = min(lines), max(lines)
@@ -109,7 +120,7 @@ def find(t: Tables) -> list[Finding]:
     texts = [waste.text for waste in wastes[:MAX_NAMED]]
     rule = IdleRule(
         META.id,
-        _TITLES[first.kind],
+        title,
         probe="middle",
         confidence=first.confidence,
         evidence=texts,
@@ -177,6 +188,14 @@ def _wastes(t: Tables) -> list[_Waste]:
                 saved[row] = ns
                 taken.add(row)
 
+    calls = {(call.file, call.line, call.text[:MAX_TEXT]): gone_through(call) for call in loaded.calls}
+    for row in sorted(range(len(rows)), key=lambda row: (-rows[row].own_ns, row)):
+        one, call = rows[row], calls.get((rows[row].file, rows[row].line, rows[row].text))
+        share = MIN_SPARED * one.own_ns / total_ns
+        if call is not None and share >= MIN_SHARE:
+            found.append(_Waste(share, call.text, (one,), "call", call=call))
+            saved[row] = MIN_SPARED * one.own_ns
+            taken.add(row)
     take("constant", lambda one: one.is_constant and not one.is_written)
     free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}
     unused = {row: one.own_ns * (1 - one.used) for row, one in free.items() if one.used < 1}

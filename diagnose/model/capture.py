@@ -39,6 +39,7 @@ from diagnose.model.records import (
     FileName,
     FlagsRecord,
     GpuRecord,
+    HostRecord,
     LoadedRecord,
     LoaderRecord,
     Milliseconds,
@@ -89,6 +90,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: OptimizerRecord = OptimizerRecord()
     loaded: LoadedRecord = LoadedRecord()
     compiled: CompiledRecord = CompiledRecord()
+    host: HostRecord = HostRecord()
     wide: tuple[
         CallRecord, ...
     ] = ()  # what makes 64-bit floats for the step: of a buffer by its name, of samples by its text

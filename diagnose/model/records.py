@@ -344,6 +344,45 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     padded_to: Count = 0  # it is the first to make rows of this length that have one number at an end, or at both
 
 
+MAX_TEXT = 120  # characters of an expression that are kept
+
+
+class OperandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an operand of a call of host code was, in the calls that were looked at."""
+
+    text: str
+    kind: str = ""  # its type, such as "numpy.ndarray"
+    size: Count = 0  # elements, at the last look; 0 of a single one
+    looks: Count = 0
+    is_kept: bool = False  # few objects, or views of few arrays, that come again
+    same: bool = False  # each look found the content that the object had at the one before
+    same_in_step: bool = False  # the same of looks in one step
+    changed: Share | None = None  # the largest share of its parts that differ between two looks; None: not known
+    grows: bool = False  # it has more elements from look to look
+
+
+class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An expression of a hot line that calls host code, looks something up or compares."""
+
+    file: str
+    line: Count
+    function: str = ""
+    text: str = ""
+    name: str = ""  # of what is called: "numpy.isin", "numpy.NpzFile[]", "builtins.list in"; "" where it is not known
+    num: Count = 0  # calls
+    ns: Count = 0  # of all of them, without their operands' own time
+    looks: Count = 0
+    num_given: Count = 0  # different contents of all operands together that were seen
+    operands: tuple[OperandRecord, ...] = ()
+
+
+class HostRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the calls of host code on the hot lines of some steps were given."""
+
+    steps: Count = 0
+    calls: tuple[HostCallRecord, ...] = ()  # the one that took most first
+
+
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Some batches of the training loader's, loaded again in a process of their own after the windows."""
 
@@ -352,4 +391,5 @@ class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dataset_size: Count = 0
     narrow: bool = False  # what is handed to the step holds no 64-bit floats
     expressions: tuple[ExpressionRecord, ...] = ()
+    calls: tuple[HostCallRecord, ...] = ()  # of host code by the samples, of those expressions that take most
     left_out: str = ""  # why nothing was loaded

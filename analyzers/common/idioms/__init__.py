@@ -7,11 +7,14 @@ if the line has no such form. `idiom_facts` tries them on the line at which most
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from typing import NamedTuple
 
+from diagnose.analyzers.common.host_calls import GoneThrough, observed_at
 from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
+from diagnose.analyzers.common.idioms.observed import observed_idiom
 from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
 from diagnose.analyzers.common.idioms.source import Idiom, Source, source_at
 from diagnose.analyzers.common.locate import MAX_LINES_APART
@@ -20,7 +23,7 @@ from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import is_own_file
 from diagnose.tables import Tables
 
-__all__ = ["IDIOMS", "idiom_facts", "idiom_of"]
+__all__ = ["IDIOMS", "CallCause", "call_cause", "idiom_at", "idiom_facts", "idiom_of", "known_idiom"]
 
 IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     weighted_draws,
@@ -39,6 +42,21 @@ MIN_IDIOM_SHARE = 0.3  # of the samples, at the line: with fewer another line ta
 def idiom_of(source: Source) -> Idiom | None:
     """Return the faster form of a line."""
     return next((found for idiom in IDIOMS if (found := idiom(source)) is not None), None)
+
+
+class CallCause(NamedTuple):
+    """What is wrong with the call of a line."""
+
+    title: str
+    text: str
+    place: tuple[str, int]
+
+
+def call_cause(facts: Facts) -> CallCause | None:
+    """Return what is wrong with the call of the line that most of the samples are at or near, None if it is unknown."""
+    idiom, cause = facts.get("idiom"), facts.get("call_cause")
+    is_most = isinstance(idiom, Mapping) and 2 * max(idiom["share"], idiom["share_around"]) > 1
+    return cause if is_most and isinstance(cause, CallCause) else None
 
 
 def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int | None = None) -> Facts:
@@ -60,15 +78,32 @@ def idiom_facts(t: Tables, seen: Mapping[tuple[str, int, str], int], total: int 
         if not is_own_file(file):
             continue
         own = functions[file, line]
-        sampled = {place[1] for place in seen if place[0] == file and place[2] in own} | {line}
-        sampled |= {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
-        texts = {each: t.capture.lines.get((file, each), "") for each in sampled}
-        stored = t.capture.sources.get(file, StoredSource())
-        deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
-        source = source_at(line, stored.functions, texts, stored.bindings or deques)
-        found = idiom_of(source) if source is not None else None
+        sampled = {place[1] for place in seen if place[0] == file and place[2] in own}
+        found, call = idiom_at(t, file, line, sampled)
         if found is not None:
             near = (n for (name, other), n in at.items() if name == file and abs(other - line) <= MAX_LINES_APART)
             share = {"file": file, "line": line, "share": num / all_samples, "share_around": sum(near) / all_samples}
-            return {"idiom": {**found._asdict(), **share, "samples": all_samples}}
+            return known_idiom(found, call, {**share, "samples": all_samples})
     return {}
+
+
+def idiom_at(t: Tables, file: str, line: int, sampled: Set[int]) -> tuple[Idiom | None, GoneThrough | None]:
+    """Return the faster form of a line, and what its call was seen to go through.
+
+    ``sampled`` are lines of its function, which stand for it where the recording does not hold it.
+    """
+    around = {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
+    texts = {each: t.capture.lines.get((file, each), "") for each in {line, *sampled, *around}}
+    stored = t.capture.sources.get(file, StoredSource())
+    deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
+    source = source_at(line, stored.functions, texts, stored.bindings or deques)
+    found, call = idiom_of(source) if source is not None else None, observed_at(t, file, line)
+    if call is not None and (found is None or not found.edits):
+        found = observed_idiom(source, call)
+    return found, call
+
+
+def known_idiom(found: Idiom, call: GoneThrough | None, seen: Facts) -> Facts:
+    """Return an idiom with what the samples show of its line, as facts of a finding."""
+    cause = CallCause(call.title, call.text, (call.call.file, call.call.line)) if call is not None else None
+    return {"idiom": {**found._asdict(), **seen}, **({"call_cause": cause} if cause is not None else {})}

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from diagnose.capture.host.trace import HostTrace
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.window import (
@@ -62,13 +63,17 @@ class FlowSteps:
         """Record the steps and write them; every rank lets as many pass, whatever goes wrong on it."""
         self._hooks.report(f"recording {FLOW_STEPS} steps as a program")
         window = self._window = None if self._hooks.other_active() else self._started()
+        trace = HostTrace(self._hooks.hot_lines() if window is not None else ())
+        trace.start()
         try:
             for _ in range(FLOW_STEPS):
                 yield
+                trace.end_step()
                 if window is not None:
                     window.end_step()
         finally:
             self._window = None
+            self._measured.host = trace.stop()
             if window is not None:
                 self._finish(window)
         self._load_samples()

@@ -16,13 +16,14 @@ import threading
 import time
 import weakref
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diagnose.capture.frames.layout import addresses
 from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler, Taken
+from diagnose.capture.record.sampler import LIBRARIES, MAX_RUN_SAMPLES, Sampler, Taken, is_users_file
 
 # Records when Python's garbage collector ran on the training thread.
 #
@@ -323,6 +324,10 @@ class ExactSampler:
         taken.cost_ns += rows.cost_ns
 
 
+MIN_HOT_SHARE = 0.02  # of the samples, at a line
+MAX_HOT_LINES = 16
+
+
 class Samplers:
     """The samplers of the thread that makes the steps, and before the first one of that which imports torch.
 
@@ -389,6 +394,15 @@ class Samplers:
     def of_run(self) -> Taken | None:
         """Return what was sampled between them."""
         return self._of_run.collect() if self._of_run is not None else None
+
+    def hot_lines(self) -> list[tuple[str, int]]:
+        """Return the user's lines that the thread was at most often, in timing windows and between them."""
+        seen = Counter[tuple[str, int]]()
+        for taken in filter(None, (self.in_windows, self.of_run)):
+            places = [path[0][:2] for path in list(taken.places)]
+            seen.update(places[row] for row in taken.place if row < len(places))
+        least = MIN_HOT_SHARE * seen.total()
+        return [at for at, num in seen.most_common(MAX_HOT_LINES) if num >= least and is_users_file(at[0])]
 
     @property
     def gc_runs(self) -> Sequence[object]:

@@ -197,6 +197,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         loaded=measured.loaded,
+        host=measured.host,
         compiled=session.compiled,
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         stack_ns=measured.stack_ns,
@@ -313,6 +314,7 @@ class Session:
             wrote=lambda: self._write("killed", None),
             stepped=lambda ns, state: self._run_log.add(time.time_ns(), ns, state, self.listener.phases.take()),
             training_loader=self.script_config.training_loader,
+            hot_lines=self.samplers.hot_lines,
         )
         self._run_log = RunLog()
         if self.plan is None:

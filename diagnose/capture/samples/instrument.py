@@ -12,7 +12,7 @@ from typing import NamedTuple
 _SHAPES = frozenset({"shape", "ndim", "dtype", "size", "device"})
 
 BEGIN, CALL, OPERATION = "__diagnose_begin__", "__diagnose_call__", "__diagnose_operation__"
-GET, SLICE = "__diagnose_get__", "__diagnose_slice__"
+GET, SLICE, COMPARE = "__diagnose_get__", "__diagnose_slice__", "__diagnose_compare__"
 # Around values that go to where the recorder does not see them: into a comparison, a list, an attribute, a loop.
 WHOLE, RETURN = "__diagnose_whole__", "__diagnose_return__"
 # What reads the frame that calls it: one of the recorder's in between would change its result.
@@ -159,6 +159,12 @@ class _Recorded(ast.NodeTransformer):
             return self.generic_visit(node)
         operation = ast.Constant(type(node.op).__name__)
         return self._reported(node, OPERATION, lambda: [operation, self._passed(node.left), self._passed(node.right)])
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if not self._functions or len(node.ops) > 1 or isinstance(node.ops[0], ast.Is | ast.IsNot):
+            return self.generic_visit(node)
+        how, right = ast.Constant(type(node.ops[0]).__name__), node.comparators[0]
+        return self._reported(node, COMPARE, lambda: [how, self._passed(node.left), self._passed(right)])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         is_spread = any(isinstance(each, ast.Starred) for each in getattr(node.slice, "elts", ()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
+import contextlib
 import hashlib
 import operator
 import os
@@ -18,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.capture.dataflow.structure import runs_at_start
-from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, RETURN, SLICE, WHOLE
+from diagnose.capture.host.calls import HostCalls, Place
+from diagnose.capture.host.expressions import given_to
+from diagnose.capture.samples.instrument import BEGIN, CALL, COMPARE, GET, OPERATION, RETURN, SLICE, WHOLE
 
 # Which share of a result a sample uses: the rest of a large one need not be computed.
 #
@@ -342,6 +346,10 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor,
     "BitAnd": operator.and_,
 }  # fmt: skip
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
+    "GtE": operator.ge, "In": lambda item, held: item in held, "NotIn": lambda item, held: item not in held,
+}  # fmt: skip
 _SALT = os.urandom(16)
 
 
@@ -376,6 +384,8 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.cuts, self.paddings = Cuts(), Paddings()
+        self.host, self.places = HostCalls(), list[Place]()  # of the expressions, by number
+        self._nodes: dict[int, ast.expr] = {}
         self.load = self.sample = 0
         self._cost_ns = 0
         self._open: list[Begun] = []
@@ -385,7 +395,14 @@ class Recorder:
 
     def install(self) -> None:
         """Offer itself to instrumented code."""
-        offered = {BEGIN: self.begin, CALL: self.call, OPERATION: self.operate, GET: self.get, SLICE: slice}
+        offered = {
+            BEGIN: self.begin,
+            CALL: self.call,
+            OPERATION: self.operate,
+            GET: self.get,
+            SLICE: slice,
+            COMPARE: self.compare,
+        }
         offered |= {WHOLE: self.whole, RETURN: self.returned}
         for name, function in offered.items():
             setattr(builtins, name, function)
@@ -403,6 +420,7 @@ class Recorder:
 
     def call(self, begun: Begun, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call what an expression calls."""
+        self._look(begun.number, function, args, named)
         result = self._run(begun, partial(_called, function, args, named))
         return self._noted(Made(begun.number, result, function, args, named))
 
@@ -413,10 +431,29 @@ class Recorder:
 
     def get(self, begun: Begun, held: Any, at: Any) -> Any:
         """Take an item."""
+        self._look(begun.number, held, (at,), {})
         result = self._run(begun, lambda: held[at])
         began = time.perf_counter_ns()
         self.cuts.cut(begun.number, held, at, result)
         self._cost_ns += time.perf_counter_ns() - began
+        return result
+
+    def _look(self, number: int, function: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Look at what a call is given, in a few samples."""
+        began, place = time.perf_counter_ns(), self.places[number] if self.places else None
+        self.host.step = self.sample
+        if place is not None and not self.load and self.host.wants(place):
+            node = self._nodes.get(number) or ast.parse(place[-1], mode="eval").body
+            self._nodes[number] = node
+            with contextlib.suppress(Exception):  # objects of the script's may answer in any way
+                self.host.look(place, *given_to(node, function, args, named))
+        self._cost_ns += time.perf_counter_ns() - began
+
+    def compare(self, begun: Begun, name: str, left: Any, right: Any) -> Any:
+        """Compare two values, or look for one in the other; all of both may be read."""
+        self._look(begun.number, None, (left, right), {})
+        result = self._run(begun, lambda: _COMPARISONS[name](left, right))
+        self.cuts.use(left, right)
         return result
 
     def whole(self, value: Any, *others: Any) -> Any:
@@ -472,13 +509,16 @@ class Recorder:
         began_look = time.perf_counter_ns()
         key = (number, self.load, self.sample)
         self._looks[key] += 1
-        content = fingerprint(result) if self._looks[key] <= 64 else ""  # of one sample
+        # Of one sample; that a question has the same answer in all of them may be chance.
+        content = fingerprint(result) if self._looks[key] <= 64 and type(result) is not bool else ""
         what, size, is_wide = _array(result)
         is_tensor = bool(what) and type(result).__module__.startswith("torch")
         if what and content:
             self._held.append((number, content, result))
         if content:
             self.paddings.add_integers(number, result)
+        if not self.load and number in self._nodes:
+            self.host.took(self.places[number], ns - inside)
         self.seen.append(
             Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide, is_tensor)
         )

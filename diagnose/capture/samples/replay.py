@@ -25,7 +25,7 @@ import msgspec
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
-from diagnose.model.records import ExpressionRecord, LoadedRecord
+from diagnose.model.records import MAX_TEXT, ExpressionRecord, LoadedRecord
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = frozenset(
@@ -141,6 +141,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     recorder = Recorder()
     recorder.install()
     expressions = instrument(codes)
+    recorder.places = [(each.file, each.line, each.function, each.text) for each in expressions]
     began = recorder.now_ns
     for recorder.load, dealt in enumerate((batches[:num], again)):
         for i, indices in enumerate(dealt):
@@ -151,7 +152,10 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     rows = _rows(expressions, recorder, min_share * total, compares_batches=num > 1)
     samples = sum(map(len, batches[:num]))
     size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
-    return LoadedRecord(samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows)
+    calls = recorder.host.records(min_share * total / 2)
+    return LoadedRecord(
+        samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows, calls=calls
+    )
 
 
 def _collated(loader: Any, indices: Sequence[Any], recorder: Recorder | None) -> Any:
@@ -204,7 +208,7 @@ def _rows(
             is_written=number in recorder.written,
             padded_to=pads.get(number, 0),
             used=round(recorder.cuts.used(number), 6),
-            cut=(one.file.removeprefix(cwd), one.line, one.text[:120]) if (one := cuts.get(number)) else None,
+            cut=(one.file.removeprefix(cwd), one.line, one.text[:MAX_TEXT]) if (one := cuts.get(number)) else None,
         )
         for number in kept
     )
@@ -222,7 +226,7 @@ def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: boo
         file=expression.file,
         line=expression.line,
         function=expression.function,
-        text=expression.text[:120],
+        text=expression.text[:MAX_TEXT],
         num=len(group),
         samples=len(samples),
         ns=sum(max(one.ns, 0) for one in group),

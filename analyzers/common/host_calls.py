@@ -1,0 +1,185 @@
+"""Why a call of host code is costly: what it goes through each time, and that this hardly changes between calls.
+
+The recording names the callable by value, with the size of its operands and whether they change. The table below has
+which of them a callable goes through; of others nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from diagnose.model.records import HostCallRecord, OperandRecord
+from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
+
+__all__ = ["GoneThrough", "Way", "gone_through", "observed_at"]
+
+Way: TypeAlias = Literal["result", "lookup", "sort", "weights", "rows", "file"]
+"""What would spare it: the result, a set or dict, a sorted copy, sums of weights, groups of rows, arrays in memory."""
+
+MIN_ELEMENTS = 256  # fewer are gone through in about the time that a call takes
+MAX_CHANGED = 0.05  # of the parts of an operand, of which few change
+MIN_LARGER = 20  # times as many elements as what it is compared with
+MIN_LINE_SHARE = 0.5  # of the time of a line's calls
+
+_OWNER, _FIRST, _SECOND = -1, 0, 1  # what a method belongs to, and arguments by position
+_REDUCED = (
+    *("max", "min", "sum", "mean", "std", "var", "median", "prod", "argmax", "argmin", "any", "all", "nonzero"),
+    *("argsort", "cumsum", "cumprod", "ptp", "unique", "flatnonzero", "count_nonzero", "bincount", "amax", "amin"),
+    *("nanmax", "nanmin", "nansum", "nanmean", "nanstd", "percentile", "quantile", "histogram", "average", "lexsort"),
+    *("sort_values", "value_counts", "groupby", "drop_duplicates", "tolist", "to_dict", "to_list"),
+)
+_ARRAYS = ("numpy.ndarray", "pandas.Series", "pandas.DataFrame", "pandas.Index")
+_MADE = ("sorted", "sum", "max", "min", "any", "all", "list", "tuple", "set", "frozenset", "dict", "enumerate")
+_LISTS = ("builtins.list", "builtins.tuple", "collections.deque")
+_SETS = ("isin", "in1d", "setdiff1d", "intersect1d")
+_GENERATORS = ("numpy.Generator", "numpy.RandomState")
+
+_TABLE: Mapping[str, tuple[Way, int | str]] = {
+    **{f"{kind}.{name}": ("result", _OWNER) for kind in _ARRAYS for name in _REDUCED},
+    **{f"numpy.{name}": ("result", _FIRST) for name in (*_REDUCED, "sort")},
+    **{f"builtins.{name}": ("result", _FIRST) for name in _MADE},
+    "collections.Counter": ("result", _FIRST),
+    "json.loads": ("result", _FIRST),
+    **{f"{kind}.{name}": ("lookup", _OWNER) for kind in _LISTS for name in ("index", "count")},
+    **{f"{kind} in": ("lookup", _SECOND) for kind in (*_LISTS, "numpy.ndarray")},
+    **{f"numpy.{name}": ("sort", _SECOND) for name in _SETS},
+    **{f"{kind}.choice": ("weights", "p") for kind in _GENERATORS},
+    "random.Random.choices": ("weights", "weights"),
+    **{f"{kind} compared": ("rows", _OWNER) for kind in _ARRAYS},
+    "numpy.NpzFile[]": ("file", _OWNER),
+}
+
+
+class GoneThrough(NamedTuple):
+    """What a call goes through each time, in words of the script."""
+
+    call: HostCallRecord
+    node: ast.expr
+    way: Way
+    operand: OperandRecord
+    title: str
+    text: str
+
+
+def observed_at(t: Tables, file: str, line: int) -> GoneThrough | None:
+    """Return what the call goes through that takes most of a line's time, in the step or where it was loaded again.
+
+    Expressions around a call work on what it gives, and their time counts along.
+    """
+    known = t.capture.known
+    for calls, steps in ((known.host.calls, known.host.steps), (known.loaded.calls, 0)):
+        mine = [each for each in calls if (each.file, each.line) == (file, line)]
+        total = sum(each.ns for each in mine)
+        for call in mine:
+            around = sum(each.ns for each in mine if call.text in each.text)
+            if around >= MIN_LINE_SHARE * total and (found := gone_through(call, steps)) is not None:
+                return found
+    return None
+
+
+def gone_through(call: HostCallRecord, steps: int = 0) -> GoneThrough | None:
+    """Return what a call goes through though it hardly changes; None if it changes, or is not known to be gone through.
+
+    Args:
+        call: what was observed.
+        steps: in how many steps; 0 where samples were loaded again.
+    """
+    node = _parsed(call.text)
+    way, role = _TABLE.get(call.name, ("result", ""))
+    if isinstance(node, ast.Subscript) and any(isinstance(each, ast.Compare) for each in ast.walk(node.slice)):
+        way, role = _TABLE.get(call.name.replace("[]", " compared"), ("result", ""))  # rows that a comparison selects
+    operand = _operand(node, role, {each.text: each for each in call.operands}) if node is not None and role else None
+    if operand is None or node is None or (way != "file" and not _is_large(operand)):
+        return None
+    others = [each for each in call.operands if each is not operand]
+    changes = _changes(operand, others, is_often=call.num > steps)
+    is_small = way == "rows" and any(MIN_LARGER * each.size > operand.size for each in others)
+    is_read_once = way == "file" and (2 * call.num_given > call.looks or not others)
+    if not changes or is_small or is_read_once or (changes == "grows" and way != "lookup"):
+        return None
+    often = f"{call.num / steps:.3g} times a step" if steps else plural(call.num, "time")
+    text = f"{_short(node)} runs {often}, {duration(call.ns / call.num)} each."
+    if operand.size:
+        compared = f"in the {operand.looks} calls that were compared"
+        text += f" It goes through the {operand.size:,} elements of {operand.text}; {_SEEN[changes]} {compared}."
+    return GoneThrough(call, node, way, operand, _title(way, changes, _short(node), operand), text)
+
+
+def _is_large(operand: OperandRecord) -> bool:
+    return operand.size >= MIN_ELEMENTS and operand.looks > 1 and operand.is_kept
+
+
+def _changes(operand: OperandRecord, others: Sequence[OperandRecord], *, is_often: bool) -> str:
+    """Return how an operand changes between calls: "same", "few", "grows", "same_in_step"; "" if more than that."""
+    if operand.same:
+        return "same"
+    if operand.grows:
+        return "grows"
+    if operand.changed is not None and operand.changed <= MAX_CHANGED:
+        return "few"
+    stays = operand.same_in_step and is_often and all(each.same or each.same_in_step for each in others)
+    return "same_in_step" if stays else ""
+
+
+_SEEN = {
+    "same": "these were the same",
+    "few": "few of these changed",
+    "grows": "it held more each time",
+    "same_in_step": "within a step these were the same",
+}
+
+
+def _title(way: Way, changes: str, called: str, operand: OperandRecord) -> str:
+    """Return what is wrong with a call."""
+    name, num = operand.text, f"{operand.size:,}"
+    match way, changes:
+        case "file", _:
+            title = f"{called} reads the whole array from the file each time"
+        case "weights", "same":
+            title = f"{called} adds up all {num} weights in {name} each time, and they do not change"
+        case _, "same":
+            title = f"{called} goes through all {num} elements of {name} each time, and they do not change"
+        case _, "grows":
+            title = f"{called} goes through {name} each time, which grows: it holds {num} elements"
+        case _, "few":
+            title = f"{called} goes through all {num} elements of {name} each time, though few of them change"
+        case _:
+            title = (
+                f"{called} goes through all {num} elements of {name} each time, and they do not change within a step"
+            )
+    return title
+
+
+def _operand(node: ast.expr, role: int | str, known: Mapping[str, OperandRecord]) -> OperandRecord | None:
+    """Return the operand that has a role in an expression, of sets and comparisons the larger one."""
+    match node:
+        case ast.Compare(left=left, comparators=[right]):
+            found = [known.get(ast.unparse(each)) for each in (left, right)]
+            if role == _SECOND:
+                return found[1]
+            return max((each for each in found if each is not None), key=lambda each: each.size, default=None)
+        case ast.Subscript(value=held):
+            return known.get(ast.unparse(held))
+        case ast.Call(func=function, args=args, keywords=keywords):
+            given: ast.expr | None = next((each.value for each in keywords if each.arg == role), None)
+            if role == _OWNER and isinstance(function, ast.Attribute):
+                given = function.value
+            elif isinstance(role, int) and 0 <= role < len(args):
+                given = args[role]
+            return known.get(ast.unparse(given)) if given is not None else None
+    return None
+
+
+def _short(node: ast.expr) -> str:
+    """Return what is called, as the script has it; of a comparison all of it."""
+    return f"{ast.unparse(node.func)}()" if isinstance(node, ast.Call) else ast.unparse(node)
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""What the calls of host code on a hot line are given."""

@@ -1,0 +1,241 @@
+"""What a call of host code is given: which callable, how large its operands are, and whether they change between calls.
+
+Contents are compared by checksums of their parts, so that a store in which few elements change is told from one that
+is made anew. What has no content to compare, such as a file or a table of pandas, is compared by its identity.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, TypeAlias
+
+from diagnose.model.records import HostCallRecord, OperandRecord
+
+MAX_LOOK_NS = 300_000_000  # that looking into operands takes in all
+MAX_LOOKED_BYTES = 128 << 20  # of one operand
+MAX_LOOKS = 4  # at an expression in one step, of calls in a row
+NUM_PARTS, MIN_PART_BYTES = 4096, 256
+CHEAP_NS = 20_000  # of a call: what it goes through is small, or it goes through little of it
+
+Content: TypeAlias = tuple[object, ...]
+_IMMUTABLE = {type(None), bool, int, float, complex, str, bytes}
+_CALLABLES = (FunctionType, BuiltinFunctionType, MethodType, type)
+Place: TypeAlias = tuple[str, int, str, str]  # of an expression: file, line, function, text
+
+
+class Operand(NamedTuple):
+    """One operand of an expression, by its text."""
+
+    text: str
+    value: Any
+
+
+class _Look(NamedTuple):
+    step: int
+    size: int
+    content: Content | None
+    held: object  # a reference to it, or its address; None where a new object may have the old one's
+
+
+class _Call:
+    """One expression of a line and what its calls were given."""
+
+    __slots__ = ("given", "looks", "name", "ns", "num", "operands", "timed")
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.num = self.timed = self.ns = 0
+        self.looks: dict[int, int] = {}  # by step
+        self.operands: dict[str, tuple[str, list[_Look]]] = {}  # by text: type, and what was seen in a row
+        self.given: set[object] = set()  # contents of all operands together
+
+
+class HostCalls:
+    """Notes the calls of expressions."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.cost_ns = 0  # of looking
+        self._calls: dict[Place, _Call] = {}
+
+    def wants(self, place: Place) -> bool:
+        """Count a call, and return whether to look at its operands."""
+        call = self._calls.setdefault(place, _Call())
+        call.num += 1
+        is_cheap = call.timed >= MAX_LOOKS and call.ns < CHEAP_NS * call.timed
+        return not is_cheap and call.looks.get(self.step, 0) < MAX_LOOKS and self.cost_ns < MAX_LOOK_NS
+
+    def look(self, place: Place, name: str, operands: Sequence[Operand]) -> None:
+        """Look at what a call is given, before it runs."""
+        began = time.perf_counter_ns()
+        call = self._calls[place]
+        call.name = call.name or name
+        call.looks[self.step] = call.looks.get(self.step, 0) + 1
+        given = list[Content | None]()
+        for text, value in operands:
+            kind, looks = call.operands.setdefault(text, (kind_of(value), []))
+            given.append(content_of(value))
+            if kind == kind_of(value):
+                looks.append(_Look(self.step, size_of(value), given[-1], held_in(value)))
+        call.given.add(object() if None in given else tuple(map(_key, filter(None, given))))
+        self.cost_ns += time.perf_counter_ns() - began
+
+    def took(self, place: Place, ns: int) -> None:
+        """Add what a call took."""
+        call = self._calls[place]
+        call.timed += 1
+        call.ns += max(ns, 0)
+
+    def records(self, min_ns: float = 0) -> tuple[HostCallRecord, ...]:
+        """Return the expressions that took so long, the one that took most first."""
+        rows = sorted(self._calls.items(), key=lambda item: -item[1].ns)
+        return tuple(_record(place, call) for place, call in rows if call.timed and call.ns >= min_ns)
+
+
+def _record(place: Place, call: _Call) -> HostCallRecord:
+    file, line, function, text = place
+    cwd = f"{Path.cwd()}{os.sep}"
+    return HostCallRecord(
+        file=file.removeprefix(cwd),
+        line=line,
+        function=function,
+        text=text[:400],
+        name=call.name,
+        num=call.num,
+        ns=call.ns * call.num // call.timed,
+        looks=sum(call.looks.values()),
+        num_given=len(call.given),
+        operands=tuple(_operand(text, kind, looks) for text, (kind, looks) in call.operands.items() if looks),
+    )
+
+
+def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
+    """Return what was seen of an operand; each look is compared with the one before at the same object."""
+    objects: dict[object, list[_Look]] = {}
+    for look in looks:
+        objects.setdefault(look.held if isinstance(look.held, int | None) else id(look.held), []).append(look)
+    pairs = [pair for each in objects.values() for pair in pairwise(each)]
+    inside = [pair for pair in pairs if pair[0].step == pair[1].step]
+    known = [each for one, other in pairs if (each := _changed(one.content, other.content)) is not None]
+    return OperandRecord(
+        text=text[:200],
+        kind=kind,
+        size=looks[-1].size,
+        looks=len(looks),
+        is_kept=None not in objects and 2 * len(objects) <= len(looks),
+        same=len(known) == len(pairs) > 0 and not any(known),
+        same_in_step=bool(inside) and all(_changed(a.content, b.content) == 0 for a, b in inside),
+        changed=max(known) if known and len(known) == len(pairs) else None,
+        grows=looks[-1].size > looks[0].size and all(a.size <= b.size for a, b in pairwise(looks)),
+    )
+
+
+def _key(content: Content) -> tuple[int, ...]:
+    """Return a content with references, which the looks keep, by their addresses."""
+    return tuple(each if isinstance(each, int) else id(each) for each in content)
+
+
+def _changed(one: Content | None, other: Content | None) -> float | None:
+    """Return the share of parts that differ; None where the contents are not known, 1 if one has other parts."""
+    if one is None or other is None:
+        return None
+    if len(one) != len(other):
+        return 1.0
+    return sum(map(_differ, one, other)) / max(len(one), 1)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one != other if isinstance(one, int) and isinstance(other, int) else one is not other
+
+
+def kind_of(value: Any) -> str:
+    """Return the type of a value: its package and its name, such as "numpy.ndarray"."""
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+
+
+def size_of(value: Any) -> int:
+    """Return how many elements a value holds, a table how many rows; 0 for a single one and where it is not known."""
+    if type(value) in (list, tuple, dict, set, frozenset, deque, str, bytes, bytearray):
+        return len(value)
+    try:
+        shape = value.shape if type(value).__module__.partition(".")[0] in ("numpy", "pandas", "torch") else ()
+        size = 1 if shape else 0
+        for each in shape[:1] if type(value).__module__.startswith("pandas") else shape:
+            size *= int(each)
+    except Exception:  # a type of somebody's own may answer in any way
+        return 0
+    return size
+
+
+def content_of(value: Any) -> Content | None:
+    """Return a checksum of each part of a value's content, None where it is too large to be read."""
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return (hash(value),)
+    if type(value) in (list, tuple, deque, set, frozenset, dict):
+        items = [part for pair in value.items() for part in pair] if type(value) is dict else list(value)
+        if not {*map(type, items)} <= _IMMUTABLE:
+            return None
+        step = max(len(items) // NUM_PARTS, 1)
+        return tuple(hash(tuple(map(id, items[i : i + step]))) for i in range(0, len(items), step))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return (hash(value.tobytes()),)
+    if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
+        return _of_array(numpy, value)
+    held = held_in(value)
+    version = (
+        value._version if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "_version") else 0
+    )
+    return (held, version) if isinstance(held, weakref.ref) else None
+
+
+def held_in(value: Any) -> object:
+    """Return what is equal for one object alone: a reference, of an array that to what owns its memory.
+
+    Nothing refers to lists, of which it is the address; of texts it is the content.
+    """
+    if type(value) in (str, bytes):
+        return hash(value)
+    if type(value) in (list, tuple, dict, set, frozenset, deque):
+        return id(value)
+    while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
+        value = value.base
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None
+
+
+def _of_array(numpy: Any, value: Any) -> Content | None:
+    base = value
+    while base is not None:
+        if isinstance(base, numpy.memmap):  # reading all of it would read the file
+            return None
+        base = getattr(base, "base", None)
+    if value.nbytes > MAX_LOOKED_BYTES:
+        return None
+    raw = memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
+    step = max(value.nbytes // NUM_PARTS, MIN_PART_BYTES)
+    return (hash(value.shape), *(zlib.crc32(raw[i : i + step]) for i in range(0, len(raw), step)))
+
+
+def name_of_call(function: Any, receiver: Any = None) -> str:
+    """Return the name of a callable by its package: "numpy.isin", "numpy.Generator.choice"; "" where it has none."""
+    if not isinstance(function, _CALLABLES) and type(function).__module__ != "numpy":  # an object of the script's
+        return ""
+    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    receiver = owner if receiver is None else receiver
+    if receiver is not None and not isinstance(receiver, ModuleType | type):
+        return f"{kind_of(receiver)}.{name}" if isinstance(name, str) and name else ""
+    module = getattr(function, "__module__", None) or kind_of(function).partition(".")[0]
+    return f"{str(module).partition('.')[0]}.{name}" if isinstance(name, str) and name else ""

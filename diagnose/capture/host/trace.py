@@ -1,0 +1,116 @@
+"""Watches single instructions of the stepping thread: how long the expressions of hot lines take, and on what."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from inspect import CO_OPTIMIZED
+from types import CodeType, FrameType
+from typing import Any
+
+from diagnose.capture.host.calls import HostCalls, Place
+from diagnose.capture.host.expressions import Point, points_of, seen_at
+from diagnose.model.records import HostRecord
+
+MAX_INSTRUCTIONS = 400_000  # that are watched, each for a microsecond or less
+
+
+class HostTrace:
+    """Watches from ``start`` to ``stop``; leaves a thread alone that somebody traces already.
+
+    A frame of the script is given a trace function, as a debugger gives it; nothing of it is changed.
+    """
+
+    def __init__(self, lines: Iterable[tuple[str, int]]) -> None:
+        self._lines: dict[str, set[int]] = {}
+        for file, line in lines:
+            self._lines.setdefault(file, set()).add(line)
+        self._points: dict[CodeType, Mapping[int, Point]] = {}
+        self._calls = HostCalls()
+        self._open: dict[int, tuple[Place, int, int]] = {}  # by frame: expression, and both clocks at its start
+        self._left = MAX_INSTRUCTIONS
+        self._outer: list[FrameType] = []
+        self._is_on = False
+        self._num_steps = 0
+
+    def start(self) -> None:
+        """Begin, at a step boundary."""
+        # Before 3.11 an instruction's expression is not known.
+        if not self._lines or sys.gettrace() is not None or sys.version_info < (3, 11):
+            return
+        self._is_on = True
+        sys.settrace(self._entered)
+        for frame in _frames_of(sys._getframe(1)):  # functions that run already
+            if frame.f_trace is None and self._points_in(frame.f_code):
+                self._watch(frame)
+                self._outer.append(frame)
+
+    def end_step(self) -> None:
+        """Take notice that a step is over."""
+        self._num_steps += 1
+        self._calls.step = self._num_steps
+
+    def stop(self) -> HostRecord:
+        """End, and return what was seen in whole steps."""
+        if not self._is_on:
+            return HostRecord()
+        self._is_on = False
+        if sys.gettrace() == self._entered:
+            sys.settrace(None)
+        for frame in self._outer:
+            if frame.f_trace == self._instruction:
+                frame.f_trace = None
+                frame.f_trace_opcodes, frame.f_trace_lines = False, True
+            # Until 3.12 a function's frame keeps what its variables were when they were read.
+            if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
+                frame.f_locals.clear()
+        self._outer.clear()
+        self._open.clear()
+        return HostRecord(steps=self._num_steps, calls=self._calls.records()) if self._num_steps else HostRecord()
+
+    def _points_in(self, code: CodeType) -> Mapping[int, Point]:
+        known = self._points.get(code)
+        if known is None:
+            known = points_of(code, self._lines.get(code.co_filename, ()))
+            self._points[code] = known
+        return known
+
+    def _watch(self, frame: FrameType) -> None:
+        frame.f_trace = self._instruction
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+
+    def _entered(self, frame: FrameType, _event: str, _given: Any) -> Any:
+        if not self._is_on or frame.f_code.co_filename not in self._lines or not self._points_in(frame.f_code):
+            return None
+        self._watch(frame)
+        return self._instruction
+
+    def _instruction(self, frame: FrameType, event: str, _given: Any) -> Any:
+        try:
+            self._note(frame, event)
+        except Exception:  # objects of the script's may answer in any way
+            self._left = 0
+        self._left -= 1
+        if self._is_on and self._left > 0:
+            return self._instruction
+        frame.f_trace_opcodes = False
+        return None
+
+    def _note(self, frame: FrameType, event: str) -> None:
+        """End the expression that ran last in a frame, and begin the one that runs next."""
+        now, calls, opened = time.perf_counter_ns(), self._calls, self._open.pop(id(frame), None)
+        if opened is not None and event != "exception":
+            place, began, cost = opened
+            calls.took(place, now - began - (calls.cost_ns - cost))
+        point = self._points[frame.f_code].get(frame.f_lasti) if event == "opcode" else None
+        if point is not None:
+            if calls.wants(point.place):
+                calls.look(point.place, *seen_at(point, frame))
+            self._open[id(frame)] = point.place, time.perf_counter_ns(), calls.cost_ns
+
+
+def _frames_of(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
