@@ -54,10 +54,11 @@ class Analyses(NamedTuple):
     copied_again: tuple[CopiedAgain, ...]
     piled_up: tuple[PiledUp, ...]
     kept_graph: tuple[KeptGraph, ...]
+    long_step: Analyses | None = None  # of a step that is long now and then, after a usual one
 
 
-def analyse(flow: Dataflow) -> Analyses:
-    """Return what the analyses find in a data flow."""
+def analyse(flow: Dataflow, long_step: Dataflow | None = None) -> Analyses:
+    """Return what the analyses find in a data flow, and in that of a step that is long now and then."""
     graph = graph_of(flow)
     return Analyses(
         graph=graph,
@@ -79,4 +80,5 @@ def analyse(flow: Dataflow) -> Analyses:
         copied_again=copied_again(graph),
         piled_up=piled_up(graph),
         kept_graph=kept_graph(graph),
+        long_step=analyse(long_step) if long_step is not None and long_step.operators else None,
     )

@@ -9,6 +9,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
     rank0.lines.json.gz                     the text of the source lines that the sampler saw, and the loops around them
     rank0.steps.json.gz                     a row for every step of the run (see RunSteps)
     rank0.dataflow.json.gz                  two steps as a program (see Dataflow)
+    rank0.long.dataflow.json.gz             the same of a step that is long now and then, after a usual one
 
 ``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
 """
@@ -75,6 +76,8 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     lines_file: FileName = ""
     steps_file: FileName = ""
     dataflow_file: FileName = ""
+    long_step_file: FileName = ""
+    long_step_every: Count = 0  # steps from one such step to the next
     flags: FlagsRecord = FlagsRecord()
     found_steps_by: str = ""  # optimizer, dataloader, forward, marker
     events_per_step: Annotated[int, Meta(ge=1, le=MAX_INT)] = 1  # marker events that make up one step
@@ -200,6 +203,7 @@ class Capture:
     deques: Mapping[str, tuple[DequeRecord, ...]] = field(default_factory=dict)  # of a file: where they are indexed
     sources: Mapping[str, StoredSource] = field(default_factory=dict)  # of a file: the functions around those lines
     dataflow: Dataflow | None = None
+    long_step: Dataflow | None = None  # a step that is long now and then, after a usual one
 
     @property
     def known(self) -> CaptureInfo:

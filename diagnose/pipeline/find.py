@@ -130,7 +130,7 @@ def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | No
     from diagnose.dataflow import analyse  # only a recorded data flow needs it
 
     with noting("data flow", [] if notes is None else notes):
-        return analyse(flow)
+        return analyse(flow, capture.long_step)
     return None
 
 

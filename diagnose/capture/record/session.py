@@ -184,6 +184,8 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         lines_file=session.row_files.get("lines", ""),
         steps_file=session.row_files.get("steps", ""),
         dataflow_file=measured.dataflow_file,
+        long_step_file=measured.long_step_file,
+        long_step_every=measured.long_step_every,
         flags=fitting(FlagsRecord, {**measured.flags, **session.process_flags, **settings}),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
