@@ -5,8 +5,10 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from diagnose.capture.record.folder import StepState
-from diagnose.model.statistics import period_of
+from diagnose.model.limits import MIN_RECURRENCES, PREVAILS
 
 MIN_RARE_SHARE = 0.05  # of the time: what takes less, as a collection or a pause of the machine, is not waited for
 MAX_STEPS = 4096  # that are compared, which takes 30 ms
@@ -46,16 +48,25 @@ class LongSteps:
         return Due((place - num) % every, every, ratio)
 
     def _compare(self, first: int) -> tuple[int, int, float] | None:
+        """Return the shortest period after which steps are among the longest nearly always, with its place and ratio.
+
+        A step is set against the median of those that were recorded in the same way.
+        """
         by_state: dict[StepState, list[int]] = {}
         for ns, state in self._steps[first:]:
             by_state.setdefault(state, []).append(ns)
         usual = {state: median(times) for state, times in by_state.items() if state != "edge" and len(times) > 1}
-        ratios = [ns / usual[state] if usual.get(state) else 1.0 for ns, state in self._steps[first:]]
-        every = period_of(ratios)
-        if every == 1:
-            return None
-        at_place = [median(ratios[place::every]) for place in range(every)]
-        ratio = max(at_place)
-        if ratio - median(ratios) < MIN_RARE_SHARE * sum(at_place):
-            return None
-        return every, first + at_place.index(ratio), ratio
+        ratio = np.array([ns / usual[state] if usual.get(state) else 0.0 for ns, state in self._steps])
+        ratio[:first] = 0.0
+        known = np.sort(ratio[ratio > 0])[::-1]
+        usually = float(np.median(known)) if len(known) else 0.0
+        for every in range(2, len(ratio) // MIN_RECURRENCES + 1):
+            rows = np.append(ratio, np.zeros(-len(ratio) % every)).reshape(-1, every)
+            num = (rows > 0).sum(axis=0)
+            longest = (rows > 0) & (rows >= known[np.maximum(num, 1) - 1])
+            is_long = (num >= MIN_RECURRENCES) & (longest.sum(axis=0) >= PREVAILS * num)
+            for place in np.flatnonzero(is_long).tolist():
+                long = float(np.median(rows[rows[:, place] > 0, place]))
+                if long - usually >= MIN_RARE_SHARE * (long + (every - 1) * usually):
+                    return every, place, long / usually
+        return None
