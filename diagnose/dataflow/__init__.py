@@ -59,10 +59,18 @@ class Analyses(NamedTuple):
 
 def analyse(flow: Dataflow, long_step: Dataflow | None = None) -> Analyses:
     """Return what the analyses find in a data flow, and in that of a step that is long now and then."""
-    graph = graph_of(flow)
+    found = _analyses(graph_of(flow), dead_in=0)
+    if long_step is None or not long_step.operators:
+        return found
+    graph = graph_of(long_step)
+    return found._replace(long_step=_analyses(graph, dead_in=graph.last_step))
+
+
+def _analyses(graph: Graph, dead_in: int) -> Analyses:
+    """Return what the analyses find; ``dead_in`` is the step of which nothing may read the results."""
     return Analyses(
         graph=graph,
-        dead_work=dead_work(graph),
+        dead_work=dead_work(graph, dead_in),
         unchanged_averages=unchanged_averages(graph),
         computed_again=computed_again(graph),
         constant_work=constant_work(graph),
@@ -80,5 +88,4 @@ def analyse(flow: Dataflow, long_step: Dataflow | None = None) -> Analyses:
         copied_again=copied_again(graph),
         piled_up=piled_up(graph),
         kept_graph=kept_graph(graph),
-        long_step=analyse(long_step) if long_step is not None and long_step.operators else None,
     )

@@ -11,7 +11,7 @@ from diagnose.capture.record.folder import StepState
 from diagnose.model.limits import MIN_RECURRENCES, PREVAILS
 
 MIN_RARE_SHARE = 0.05  # of the time: what takes less, as a collection or a pause of the machine, is not waited for
-MAX_STEPS = 4096  # that are compared, which takes 30 ms
+MAX_STEPS = 4096  # that are compared, which takes some 50 ms
 
 
 class Due(NamedTuple):
@@ -19,7 +19,7 @@ class Due(NamedTuple):
 
     steps: int  # that come before it
     every: int  # steps from one to the next
-    ratio: float  # of its length to the usual one
+    longer_ns: float  # than the usual one
 
 
 class LongSteps:
@@ -28,7 +28,7 @@ class LongSteps:
     def __init__(self) -> None:
         self._steps: list[tuple[int, StepState]] = []
         self._compared = 0
-        self._found: tuple[int, int, float] | None = None  # period, place in it, ratio
+        self._found: tuple[int, int, float] | None = None  # period, place in it, ns that it takes longer
 
     def add(self, took_ns: int, state: StepState) -> None:
         """Take a step that is over."""
@@ -44,13 +44,13 @@ class LongSteps:
             self._compared, self._found = num, self._compare(first)
         if self._found is None:
             return None
-        every, place, ratio = self._found
-        return Due((place - num) % every, every, ratio)
+        every, place, longer_ns = self._found
+        return Due((place - num) % every, every, longer_ns)
 
     def _compare(self, first: int) -> tuple[int, int, float] | None:
-        """Return the shortest period after which steps are among the longest nearly always, with its place and ratio.
+        """Return the period after which steps are among the longest nearly always, with its place and what they take longer.
 
-        A step is set against the median of those that were recorded in the same way.
+        Of several it is that of the steps which take most of the time beyond that of others. A step is set against the median of those that were recorded in the same way.
         """
         by_state: dict[StepState, list[int]] = {}
         for ns, state in self._steps[first:]:
@@ -60,6 +60,7 @@ class LongSteps:
         ratio[:first] = 0.0
         known = np.sort(ratio[ratio > 0])[::-1]
         usually = float(np.median(known)) if len(known) else 0.0
+        found, most = None, MIN_RARE_SHARE
         for every in range(2, len(ratio) // MIN_RECURRENCES + 1):
             rows = np.append(ratio, np.zeros(-len(ratio) % every)).reshape(-1, every)
             num = (rows > 0).sum(axis=0)
@@ -67,6 +68,7 @@ class LongSteps:
             is_long = (num >= MIN_RECURRENCES) & (longest.sum(axis=0) >= PREVAILS * num)
             for place in np.flatnonzero(is_long).tolist():
                 long = float(np.median(rows[rows[:, place] > 0, place]))
-                if long - usually >= MIN_RARE_SHARE * (long + (every - 1) * usually):
-                    return every, place, long / usually
-        return None
+                share = (long - usually) / (long + (every - 1) * usually)
+                if share > most:
+                    found, most = (every, place, (long - usually) * usual.get("plain", 0)), share
+        return found

@@ -72,7 +72,7 @@ class FlowSteps:
         took: list[int] = []
 
         def finish(window: DataflowWindow) -> None:
-            if len(took) == FLOW_STEPS and 2 * took[1] > (1 + due.ratio) * took[0]:
+            if len(took) == FLOW_STEPS and 2 * (took[1] - took[0]) > due.longer_ns:
                 self._measured.long_step_every = due.every
                 self._finish(window, ".long")
             else:
