@@ -40,6 +40,7 @@ from diagnose.model.records import (
     FileName,
     FlagsRecord,
     GpuRecord,
+    HookRecord,
     LoadedRecord,
     LoaderRecord,
     Milliseconds,
@@ -97,6 +98,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
         CallRecord, ...
     ] = ()  # what makes 64-bit floats for the step: of a buffer by its name, of samples by its text
     saves: tuple[SaveRecord, ...] = ()
+    hooks: tuple[HookRecord, ...] = ()
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed

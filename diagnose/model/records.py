@@ -336,6 +336,20 @@ class SaveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     storage_bytes: Count = 0  # of its storage
 
 
+class HookRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the script that registers hooks of modules again and again, and removes none."""
+
+    file: str
+    line: Count
+    function: str = ""
+    num: Count = 0  # that are there
+    modules: Count = 0  # that have them
+    steps: Count = 0  # of the run in which they were registered
+    hook_file: str = ""
+    hook_name: str = ""
+    hook_lines: tuple[Count, Count] = (0, 0)  # of the hook's code
+
+
 class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An expression of the user's functions; times are sums over the samples that were loaded."""
 

@@ -88,7 +88,13 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     long_step = _optional(folder, info.long_step_file, read_dataflow, notes)
     source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {}, {}, {}, {})
     saves = tuple(msgspec.structs.replace(one, file=_name_from_cwd(one.file, info)) for one in info.saves)
-    info = msgspec.structs.replace(info, saves=saves)
+    hooks = tuple(
+        msgspec.structs.replace(
+            one, file=_name_from_cwd(one.file, info), hook_file=_name_from_cwd(one.hook_file, info)
+        )
+        for one in info.hooks
+    )
+    info = msgspec.structs.replace(info, saves=saves, hooks=hooks)
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."

@@ -202,6 +202,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         compiled=session.compiled,
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         saves=session.listener.saves.records,
+        hooks=session.listener.module_hooks.records,
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, filter(None, notes))),
         ended=ended,
@@ -457,8 +458,9 @@ class Session:
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
             self.compiled = compiled_record()
-            saves = [(one.file, one.line) for one in self.listener.saves.records]
-            self.lines.named = (*self.measured.dataflow_lines, *compiled_places(self.compiled), *saves)
+            calls = (*self.listener.saves.records, *self.listener.module_hooks.records)
+            places = (*compiled_places(self.compiled), *((one.file, one.line) for one in calls))
+            self.lines.named = (*self.measured.dataflow_lines, *places)
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
             self.notes += notes
