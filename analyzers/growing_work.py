@@ -106,4 +106,4 @@ claim, claim_host = _RULE.claim, _RULE.claim_host
 
 def find(t: Tables) -> list[Finding]:
     """Name what grows, and the lines whose values are held from step to step."""
-    return [replace(each, evidence=(*each.evidence, *held_values(t))) for each in _RULE.find(t)]
+    return [replace(each, evidence=(*each.evidence, *held_values(t))) for each in _RULE.find_in_each(t)]

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, When, rounding
-from diagnose.analyzers.common.avoidable import loop_rule
+from diagnose.analyzers.common.avoidable import IN_LONG_STEP, loop_rule
 from diagnose.analyzers.common.unchanging_calls import unchanging_call
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
@@ -67,7 +67,10 @@ claim, claim_host = _RULE.claim, _RULE.claim_host
 
 def find(t: Tables) -> list[Finding]:
     """Name the loop that costs most, with the function of a library that it is in."""
-    return [_with_call(t, _with_function(t, finding)) for finding in _RULE.find(t)]
+    return [
+        finding if IN_LONG_STEP in finding.facts else _with_call(t, _with_function(t, finding))
+        for finding in _RULE.find(t)
+    ]
 
 
 def _with_call(t: Tables, finding: Finding) -> Finding:

@@ -109,7 +109,7 @@ claim, claim_host = _RULE.claim, _RULE.claim_host
 def find(t: Tables) -> list[Finding]:
     """Name what is written out, and of a norm the call in its place."""
     found = []
-    for each in _RULE.find(t):
+    for each in _RULE.find_in_each(t):
         norm = each.facts.get("norm")
         call = call_facts(norm, each.where) if isinstance(norm, Norm) else {}
         found.append(replace(each, facts={**each.facts, "norm": None, "call": call}))

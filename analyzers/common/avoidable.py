@@ -29,6 +29,7 @@ from diagnose.model.intervals import (
     total,
     union,
 )
+from diagnose.model.limits import MAJORITY
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
@@ -36,12 +37,14 @@ from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
 from diagnose.tables.issuers import issued_in_loop
 from diagnose.tables.syncs import waits_for_host_copies
+from diagnose.text.numbers import duration, percent
 
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Work
     from diagnose.dataflow.loops import Loop
 
 __all__ = [
+    "IN_LONG_STEP",
     "Avoidable",
     "AvoidableRule",
     "at",
@@ -55,6 +58,7 @@ __all__ = [
     "python_calls",
 ]
 
+IN_LONG_STEP = "in_long_step"  # the fact of a finding in a step that is long now and then
 MIN_WORK_SHARE = 0.02  # of the data flow's operator time, or the device's: what the smallest finding has of the step
 
 
@@ -109,7 +113,11 @@ class AvoidableRule(NamedTuple):
         return worth_claiming(t, left, time, self.min_share)
 
     def find(self, t: Tables) -> list[Finding]:
-        """Name what can be avoided, with the lines that make it and use it."""
+        """Name what can be avoided, with the lines that make it and use it: in each step, and in one of many."""
+        return [*self.find_in_each(t), *self._in_long_step(t)]
+
+    def find_in_each(self, t: Tables) -> list[Finding]:
+        """Name what can be avoided in each step."""
         flow = t.flow
         parts = [one for one in self._parts(t, flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
@@ -129,6 +137,43 @@ class AvoidableRule(NamedTuple):
         without = self._removal(t, flow, parts) if t.device_id >= 0 and self.shortens_gaps else None
         return [
             replace(each, where=where or each.where, operators=first.work.operators, without=without) for each in found
+        ]
+
+    def _in_long_step(self, t: Tables) -> list[Finding]:
+        """Name what can be avoided in a step that is long now and then; what usual steps have as well is no part."""
+        found = t.flow.long_step if t.flow is not None else None
+        if found is None:
+            return []
+        graph, own = found.flow.found.graph, found.own
+        parts, work = list[Avoidable](), dict[int, float]()
+        for one in self.detect(found.flow):
+            mine = graph.work(own.intersection(one.work.operators))
+            if mine.share * one.avoidable >= self.min_work and mine.share >= MAJORITY * one.work.share:
+                parts.append(one._replace(work=mine))
+                work = {i: max(work.get(i, 0.0), one.avoidable) for i in mine.operators} | work
+        saved_ns = found.spared_ns(work)
+        share = min(saved_ns / found.mean_ns, 1.0)
+        if not parts or share < self.min_share:
+            return []
+        parts.sort(key=lambda one: -one.work.share * one.avoidable)
+        first, lines = parts[0], dict.fromkeys(line for one in parts for line in one.lines if line is not None)
+        facts = dict(first.facts) | ({"edits": joined([one.edits for one in parts[:3]])} if first.edits else {})
+        return [
+            Finding(
+                rule=self.meta.id,
+                title=f"{first.title}, in 1 step of {found.every}",
+                lost_ns=saved_ns,
+                share=share,
+                evidence=(
+                    f"1 step in {found.every} is much longer. Without these operators the mean step is "
+                    f"{duration(saved_ns)} shorter, {percent(share, 0)} of the run's time.",
+                    *(one.text for one in parts[:3]),
+                ),
+                where=tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:5]),
+                confidence=first.confidence,
+                facts=facts | {IN_LONG_STEP: True},
+                doubt=first.doubt,
+            )
         ]
 
     def _host_time(self, t: Tables, flow: Flow, parts: Iterable[Avoidable]) -> Intervals:

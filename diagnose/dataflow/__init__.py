@@ -54,14 +54,23 @@ class Analyses(NamedTuple):
     copied_again: tuple[CopiedAgain, ...]
     piled_up: tuple[PiledUp, ...]
     kept_graph: tuple[KeptGraph, ...]
+    long_step: Analyses | None = None  # of a step that is long now and then, after a usual one
 
 
-def analyse(flow: Dataflow) -> Analyses:
-    """Return what the analyses find in a data flow."""
-    graph = graph_of(flow)
+def analyse(flow: Dataflow, long_step: Dataflow | None = None) -> Analyses:
+    """Return what the analyses find in a data flow, and in that of a step that is long now and then."""
+    found = _analyses(graph_of(flow), dead_in=0)
+    if long_step is None or not long_step.operators:
+        return found
+    graph = graph_of(long_step)
+    return found._replace(long_step=_analyses(graph, dead_in=graph.last_step))
+
+
+def _analyses(graph: Graph, dead_in: int) -> Analyses:
+    """Return what the analyses find; ``dead_in`` is the step of which nothing may read the results."""
     return Analyses(
         graph=graph,
-        dead_work=dead_work(graph),
+        dead_work=dead_work(graph, dead_in),
         unchanged_averages=unchanged_averages(graph),
         computed_again=computed_again(graph),
         constant_work=constant_work(graph),

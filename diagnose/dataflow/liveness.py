@@ -74,8 +74,8 @@ class _Place(NamedTuple):
     is_frozen: bool = False
 
 
-def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
-    """Return the dead work of the first step, the longest first."""
+def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
+    """Return the dead work of a step, the longest first; what the last one leaves behind may all be read later."""
     updating = {one.step for one in graph.operators if one.phase == "optimizer" and one.writes}
     with_gradients = len(updating) < graph.flow.num_steps
     zeros = _zeros(graph)
@@ -84,11 +84,11 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
     updated = [value for one, value in writes if one.phase == "optimizer"]
     changed, storages = {value.name for value in updated}, {value.storage for value in updated}
-    needed = {one.stack for i in graph.of_step(0) if i in live and not (one := graph.operators[i]).is_view}
+    needed = {one.stack for i in graph.of_step(step) if i in live and not (one := graph.operators[i]).is_view}
     stacks = {stack[n:] for stack in needed for n in range(len(stack))}  # below which a needed operator runs
     frozen: dict[_Place, set[str]] = {}
     found: dict[_Place, list[int]] = {}
-    dead = [i for i in graph.of_step(0) if i not in live and graph.computes(i)]
+    dead = [i for i in graph.of_step(step) if i not in live and graph.computes(i)]
     of_zeros = components(graph, (i for i in dead if i in reached))
     for group in (*of_zeros, *components(graph, (i for i in dead if i not in reached))):
         written = (graph.values[use.value] for i in group for use in graph.operators[i].writes)
@@ -119,7 +119,7 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
         )
         goes_on = place.kind == "gradient" and not place.is_frozen
         records.append(_with_source(graph, record, live, storages) if goes_on else record)
-    partly = _partly_dead(graph, live, surely_live, storages, with_gradients=with_gradients)
+    partly = _partly_dead(graph, step, live, surely_live, storages, with_gradients=with_gradients)
     return tuple(sorted((*records, *partly), key=lambda one: -one.work.share * one.avoidable))
 
 
@@ -174,14 +174,14 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
 
 
 def _partly_dead(
-    graph: Graph, live: set[int], surely_live: set[int], changed: set[int], *, with_gradients: bool
+    graph: Graph, step: int, live: set[int], surely_live: set[int], changed: set[int], *, with_gradients: bool
 ) -> Iterator[DeadWork]:
     """Yield the needed operators of the backward pass that make a product which is not needed beside one that is.
 
     Of a convolution the gradients of input and weight take a product each; that of the bias takes little.
     """
     found: dict[_Place, list[int]] = {}
-    for i in graph.of_step(0):
+    for i in graph.of_step(step):
         one = graph.operators[i]
         if i in live and plain_name(one.name) == "convolution_backward":
             products = [use.value for use in one.writes if len(graph.values[use.value].shape) > 2]

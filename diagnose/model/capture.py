@@ -9,6 +9,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
     rank0.lines.json.gz                     the text of the source lines that the sampler saw, and the loops around them
     rank0.steps.json.gz                     a row for every step of the run (see RunSteps)
     rank0.dataflow.json.gz                  two steps as a program (see Dataflow)
+    rank0.long.dataflow.json.gz             the same of a step that is long now and then, after a usual one
 
 ``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
 """
@@ -39,6 +40,7 @@ from diagnose.model.records import (
     FileName,
     FlagsRecord,
     GpuRecord,
+    HookRecord,
     HostRecord,
     LoadedRecord,
     LoaderRecord,
@@ -46,6 +48,7 @@ from diagnose.model.records import (
     NvmlRecord,
     OptimizerRecord,
     SamplerRecord,
+    SaveRecord,
     decode,
 )
 
@@ -76,6 +79,8 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     lines_file: FileName = ""
     steps_file: FileName = ""
     dataflow_file: FileName = ""
+    long_step_file: FileName = ""
+    long_step_every: Count = 0  # steps from one such step to the next
     flags: FlagsRecord = FlagsRecord()
     found_steps_by: str = ""  # optimizer, dataloader, forward, marker
     events_per_step: Annotated[int, Meta(ge=1, le=MAX_INT)] = 1  # marker events that make up one step
@@ -94,6 +99,8 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     wide: tuple[
         CallRecord, ...
     ] = ()  # what makes 64-bit floats for the step: of a buffer by its name, of samples by its text
+    saves: tuple[SaveRecord, ...] = ()
+    hooks: tuple[HookRecord, ...] = ()
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
@@ -202,6 +209,7 @@ class Capture:
     deques: Mapping[str, tuple[DequeRecord, ...]] = field(default_factory=dict)  # of a file: where they are indexed
     sources: Mapping[str, StoredSource] = field(default_factory=dict)  # of a file: the functions around those lines
     dataflow: Dataflow | None = None
+    long_step: Dataflow | None = None  # a step that is long now and then, after a usual one
 
     @property
     def known(self) -> CaptureInfo:

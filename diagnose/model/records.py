@@ -320,6 +320,36 @@ class CompiledRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     backend_s: Amount = 0.0  # of it in the backend, which generates code
 
 
+class SaveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a line of the script saves; sizes are of its last file, times are sums over all of them."""
+
+    file: str
+    line: Count
+    function: str = ""
+    num: Count = 0  # files
+    took_ns: Count = 0
+    spare_ns: Count = 0  # of it for bytes that no tensor shows, as a share of the bytes
+    num_bytes: Count = 0  # of all storages that the tensors lie in
+    spare_bytes: Count = 0  # of them that no tensor shows
+    name: str = ""  # of the tensor that shows the smallest part of its storage
+    view_bytes: Count = 0  # of that tensor
+    storage_bytes: Count = 0  # of its storage
+
+
+class HookRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the script that registers hooks of modules again and again, and removes none."""
+
+    file: str
+    line: Count
+    function: str = ""
+    num: Count = 0  # that are there
+    modules: Count = 0  # that have them
+    steps: Count = 0  # of the run in which they were registered
+    hook_file: str = ""
+    hook_name: str = ""
+    hook_lines: tuple[Count, Count] = (0, 0)  # of the hook's code
+
+
 class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An expression of the user's functions; times are sums over the samples that were loaded."""
 

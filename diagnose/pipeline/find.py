@@ -13,6 +13,7 @@ from diagnose import analyzers
 from diagnose.analyzers.common.fusable import chains, written_out_attention
 from diagnose.analyzers.common.locate import source_line
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.analyzers.periodic_stall import without_waste
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.errors import is_debugging
@@ -89,7 +90,7 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     with noting("trust", notes):
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
-    found = _findings(t, notes)
+    found = without_waste(_findings(t, notes))
     if named is not None:
         with noting("places", notes):
             found = _with_places(found, named, notes)
@@ -130,7 +131,7 @@ def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | No
     from diagnose.dataflow import analyse  # only a recorded data flow needs it
 
     with noting("data flow", [] if notes is None else notes):
-        return analyse(flow)
+        return analyse(flow, capture.long_step)
     return None
 
 

@@ -25,12 +25,40 @@ from diagnose.model.records import CallRecord, ExpressionRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost_of_threads
+from diagnose.tables.run_steps import run_mean
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
 
 
 _Key: TypeAlias = tuple[str, str, tuple[Frame, ...]]  # name, phase and stack
+
+
+class LongStep(NamedTuple):
+    """A step that is long now and then, after a usual one; the timing window has nothing of it."""
+
+    flow: Flow
+    every: int  # steps from one to the next
+    mean_ns: float  # of the steps of the run
+
+    @property
+    def own(self) -> frozenset[int]:
+        """Return the operators that no usual step has: those with another stack."""
+        graph = self.flow.found.graph
+        usual = {one.stack for one in graph.operators if one.step < graph.last_step}
+        return frozenset(i for i in graph.of_step(graph.last_step) if graph.operators[i].stack not in usual)
+
+    def spared_ns(self, work: Mapping[int, float]) -> float:
+        """Return what a step of the run takes less without a share of the time of some operators, as a mean.
+
+        The host's waits for a device count for the operators that it waits for, by what calling them takes.
+        """
+        graph = self.flow.found.graph
+        every = list(graph.of_step(graph.last_step))
+        waits = sum(graph.operators[i].host_ns for i in every if graph.operators[i].reads_host)
+        whole = graph.time(every)
+        time = sum(graph.operators[i].host_ns * share for i, share in work.items() if not graph.operators[i].reads_host)
+        return time * whole / max(whole - waits, 1) / self.every
 
 
 class Flow(NamedTuple):
@@ -43,6 +71,7 @@ class Flow(NamedTuple):
     source: OwnSource = OwnSource()
     wide: tuple[tuple[CallRecord, ExpressionRecord], ...] = ()  # what makes 64-bit floats for the step
     callers: Mapping[int, int] = MappingProxyType({})  # of events: the outermost operator that calls nothing else
+    long_step: LongStep | None = None
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -106,7 +135,17 @@ def flow_of(t: Tables) -> Flow | None:
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
     computing = (rows for one, rows in zip(flow.operators, found, strict=True) if not one.is_view)
     callers = _callers(t, np.array(sorted({row for rows in computing for row in rows}), np.intp))
-    return Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers)
+    found_flow = Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers)
+    return found_flow._replace(long_step=_long_step(t, found_flow))
+
+
+def _long_step(t: Tables, flow: Flow) -> LongStep | None:
+    """Return the step of the capture that is long now and then, None where none was recorded."""
+    every, mean = t.capture.known.long_step_every, run_mean(t.capture.run, t.capture) if t.capture.run else None
+    if flow.found.long_step is None or every < 2 or mean is None:
+        return None
+    rows = (np.empty(0, np.intp),) * len(flow.found.long_step.graph.operators)
+    return LongStep(flow._replace(found=flow.found.long_step, rows=rows, callers={}, lines={}), every, mean[0])
 
 
 def _callers(t: Tables, rows: Rows) -> dict[int, int]:

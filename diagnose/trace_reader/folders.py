@@ -85,7 +85,16 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
     flow = _optional(folder, info.dataflow_file, read_dataflow, notes)
+    long_step = _optional(folder, info.long_step_file, read_dataflow, notes)
     source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {}, {}, {}, {})
+    saves = tuple(msgspec.structs.replace(one, file=_name_from_cwd(one.file, info)) for one in info.saves)
+    hooks = tuple(
+        msgspec.structs.replace(
+            one, file=_name_from_cwd(one.file, info), hook_file=_name_from_cwd(one.hook_file, info)
+        )
+        for one in info.hooks
+    )
+    info = msgspec.structs.replace(info, saves=saves, hooks=hooks)
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -114,6 +123,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         },
         sources={_name_from_cwd(file, info): each for file, each in source.sources.items()},
         dataflow=flow and _flow_from_cwd(flow, info),
+        long_step=long_step and _flow_from_cwd(long_step, info),
     )
 
 

@@ -91,7 +91,8 @@ def files_of(rank: RankFiles) -> list[Stored | Piped]:
         return [rank.trace] if rank.trace is not None else []
     info = read_info(rank.description)
     traces = (info.light_file, info.attribution_file)
-    names = (*traces, info.samples_file, info.lines_file, info.steps_file, info.dataflow_file)
+    flows = (info.dataflow_file, info.long_step_file)
+    names = (*traces, info.samples_file, info.lines_file, info.steps_file, *flows)
     found: list[Stored | Piped] = [rank.description]
     for name in filter(None, names):
         with suppress(InputError):  # one that is missing becomes a note

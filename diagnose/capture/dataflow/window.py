@@ -188,6 +188,11 @@ class DataflowWindow:
             self._undo.pop()()
 
     @property
+    def cost_ns(self) -> int:
+        """Return what recording has taken so far."""
+        return self._mode.cost_ns
+
+    @property
     def storages(self) -> Storages:
         """Return the storages that the steps have touched."""
         return self._mode.storages

@@ -86,6 +86,8 @@ class Measurements:
     mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
     write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
     dataflow_file: str = ""
+    long_step_file: str = ""  # the same of a step that is long now and then
+    long_step_every: int = 0  # steps from one to the next
     dataflow_lines: tuple[tuple[str, int], ...] = ()  # files and lines of the user's that call its operators
     wide_buffers: dict[str, tuple[str, int]] = field(default_factory=dict)  # of 64-bit floats: where their class begins
     loaded: LoadedRecord = field(default_factory=LoadedRecord)  # samples of the training loader, loaded again

@@ -18,6 +18,7 @@ from statistics import median
 
 from diagnose.capture.options import QUICK_S, CaptureOptions
 from diagnose.capture.record.folder import StepState
+from diagnose.capture.record.long_steps import MIN_RARE_SHARE, Due, LongSteps
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import FLOW_STEPS, Recorder, Steps, first_line
 from diagnose.capture.record.window import (
@@ -34,6 +35,7 @@ from diagnose.model.statistics import MIN_LONG_RATIO
 
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
 ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
+RARE_NS = 15_000_000_000  # where some are long, until as many have come as show a period, and until the next comes
 
 
 class WatchedSteps:
@@ -66,9 +68,8 @@ class WatchedSteps:
     def _is_enough(self) -> bool:
         usual = median(self._plain) if self._plain else 0
         long = [ns for ns in self._plain if ns > MIN_LONG_RATIO * usual]
-        # What takes less of the time, as a collection or a pause of the machine, is not waited for again.
-        if sum(long) - usual * len(long) >= 0.05 * max(self._plain_ns, 1) and long:
-            return self._plain_ns >= (STEADY_NS if len(long) >= 3 else 15_000_000_000)  # three show a period
+        if sum(long) - usual * len(long) >= MIN_RARE_SHARE * max(self._plain_ns, 1) and long:
+            return self._plain_ns >= (STEADY_NS if len(long) >= 3 else RARE_NS)  # three show a period
         if usual and self._broken_ns > MIN_LONG_RATIO * usual:
             return self._plain_ns >= ALL_NS
         # If steps get longer one after the other, samples must show at which place.
@@ -107,6 +108,8 @@ def steady_steps(times: Sequence[int]) -> int:
     return 1 if times and median(times[-2:]) >= LONG_STEP_S * 1e9 else MIN_WINDOW_STEPS
 
 
+_NOT_RECORDED = "Some steps are much longer than the others, and none came while steps were recorded as a program."
+
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
 TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
@@ -138,6 +141,7 @@ class Plan:
         measured.clock.mark(0)
         self._latest_ns = 0
         self._watched = WatchedSteps()
+        self._long = LongSteps()
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
         self._functions = 0  # that a step calls, 0 where that is not known
@@ -157,6 +161,7 @@ class Plan:
         self._measured.clock.mark(self.num_steps)
         was = self._recorder.state
         state: StepState = self._state if was == self._state else "edge"
+        self._long.add(duration, state)
         if self.has_begun:  # warming up is over
             self._watched.add(duration, state, broken_off=self._recorder.broken_off)
         self._hooks.stepped(duration, state)
@@ -272,8 +277,27 @@ class Plan:
         self._max_s = math.inf  # of the recording, which is over
         if self._options.keep_going or not self._watched.enough:
             self._hooks.report("watching further steps without recording them")
-        while self._options.keep_going or not self._watched.enough:
-            yield
+        looks = self._options.dataflow and bool(self._measured.dataflow_file)
+        try:
+            while self._options.keep_going or not self._watched.enough or (looks and self._awaited() is not None):
+                due = self._awaited() if looks else None
+                if due is None or due.steps != 1:
+                    yield
+                else:
+                    looks = False
+                    yield from self._recorder.flow.record_long(due)
+        finally:
+            if looks and self._long_due() is not None:
+                self._measured.notes.append(_NOT_RECORDED)
+
+    def _long_due(self) -> Due | None:
+        """Return when the next long step comes, None where none recur that take a part of the time."""
+        return self._long.due(self._measured.converged_after or 2)
+
+    def _awaited(self) -> Due | None:
+        """Return when the next long step comes, None where none does in time."""
+        due = self._long_due()
+        return due if due is not None and (due.steps + 1) * self._usual_s * 1e9 <= RARE_NS else None
 
     def _affords(self, num_steps: int) -> bool:
         """Return whether so many steps like the latest end in time."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diagnose.capture.host.trace import HostTrace
 from diagnose.capture.record.folder import StepState
+from diagnose.capture.record.long_steps import Due
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.window import (
     SAFETY,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 # Two steps that are recorded as a program, after the windows: what goes wrong here ends them, never the script.
 
 FLOW_STEPS = 2  # the second shows what is the same in every step
+_DID_NOT_COME = "1 step in {every} was much longer than the others; the one that was recorded for it was not."
 
 
 class FlowSteps:
@@ -62,21 +64,49 @@ class FlowSteps:
     def record(self) -> Generator[None, int, None]:
         """Record the steps and write them; every rank lets as many pass, whatever goes wrong on it."""
         self._hooks.report(f"recording {FLOW_STEPS} steps as a program")
+        yield from self._steps(self._finish)
+        self._load_samples()
+
+    def record_long(self, due: Due) -> Generator[None, int, None]:
+        """Record the step before a long one, and that one; if it is as short as others are, nothing is written."""
+        self._hooks.report("recording a long step as a program")
+        took: list[int] = []
+
+        def finish(window: DataflowWindow) -> None:
+            if len(took) == FLOW_STEPS and 2 * (took[1] - took[0]) > due.longer_ns:
+                self._measured.long_step_every = due.every
+                self._finish(window, ".long")
+            else:
+                window.stop()
+                self._measured.notes.append(_DID_NOT_COME.format(every=due.every))
+
+        yield from self._steps(finish, took)
+
+    def _steps(
+        self, finish: Callable[[DataflowWindow], None], took: list[int] | None = None
+    ) -> Generator[None, int, None]:
+        """Record steps; ``took`` gets the length of each, without what recording costs."""
         window = self._window = None if self._hooks.other_active() else self._started()
-        trace = HostTrace(self._hooks.hot_lines() if window is not None else ())
+        is_usual = took is None
+        trace = HostTrace(self._hooks.hot_lines() if window is not None and is_usual else ())
         trace.start()
+        cost_ns = 0
         try:
             for _ in range(FLOW_STEPS):
-                yield
+                duration = yield
                 trace.end_step()
                 if window is not None:
                     window.end_step()
+                    if took is not None:
+                        took.append(duration - (window.cost_ns - cost_ns))
+                        cost_ns = window.cost_ns
         finally:
             self._window = None
-            self._measured.host = trace.stop()
+            seen = trace.stop()
+            if is_usual:
+                self._measured.host = seen
             if window is not None:
-                self._finish(window)
-        self._load_samples()
+                finish(window)
 
     def _load_samples(self) -> None:
         """Load some samples of the training loader's again, in another process."""
@@ -107,10 +137,10 @@ class FlowSteps:
             return None
         return window
 
-    def _finish(self, window: DataflowWindow) -> None:
+    def _finish(self, window: DataflowWindow, kind: str = "") -> None:
         from diagnose.model.dataflow_file import dataflow_rows
 
-        name = f"{self._hooks.prefix}.dataflow.json.gz"
+        name = f"{self._hooks.prefix}{kind}.dataflow.json.gz"
         try:
             window.stop()
             flow = window.result(rank=int(self._hooks.prefix.removeprefix("rank")))
@@ -122,10 +152,14 @@ class FlowSteps:
         except Exception as error:
             self._note(error)
             return
-        self._measured.dataflow_file = name
-        self._measured.wide_buffers = window.wide_buffers
+        if kind:
+            self._measured.long_step_file = name
+        else:
+            self._measured.dataflow_file = name
+            self._measured.wide_buffers = window.wide_buffers
         stacks = dict.fromkeys(one.stack for one in flow.operators)
-        self._measured.dataflow_lines = tuple(dict.fromkeys(frame[:2] for stack in stacks for frame in stack))
+        lines = (frame[:2] for stack in stacks for frame in stack)
+        self._measured.dataflow_lines = tuple(dict.fromkeys((*self._measured.dataflow_lines, *lines)))
         self._hooks.wrote()
 
     def _note(self, error: Exception) -> None:

@@ -184,6 +184,8 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         lines_file=session.row_files.get("lines", ""),
         steps_file=session.row_files.get("steps", ""),
         dataflow_file=measured.dataflow_file,
+        long_step_file=measured.long_step_file,
+        long_step_every=measured.long_step_every,
         flags=fitting(FlagsRecord, {**measured.flags, **session.process_flags, **settings}),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
@@ -200,6 +202,8 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         host=measured.host,
         compiled=session.compiled,
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
+        saves=session.listener.saves.records,
+        hooks=session.listener.module_hooks.records,
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, filter(None, notes))),
         ended=ended,
@@ -454,7 +458,9 @@ class Session:
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
             self.compiled = compiled_record()
-            self.lines.named = (*self.measured.dataflow_lines, *compiled_places(self.compiled))
+            calls = (*self.listener.saves.records, *self.listener.module_hooks.records)
+            places = (*compiled_places(self.compiled), *((one.file, one.line) for one in calls))
+            self.lines.named = (*self.measured.dataflow_lines, *places)
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
             self.notes += notes

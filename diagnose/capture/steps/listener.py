@@ -15,7 +15,9 @@ from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
 from diagnose.capture.steps.hooks import Undo, gradients_on, in_backward, watch_constructions
+from diagnose.capture.steps.module_hooks import ModuleHooks
 from diagnose.capture.steps.phases import Phases
+from diagnose.capture.steps.saves import Saves
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
 from diagnose.model.limits import StepOn
 
@@ -50,6 +52,8 @@ class Listener:
         self.choice = SourceChoice(step_on)
         self.finder = StepFinder()
         self.phases = Phases()
+        self.saves = Saves()
+        self.module_hooks = ModuleHooks(lambda: self.num_events)
         self.num_events = 0
         self.num_epochs = 0  # DataLoaders that an iteration of was begun
         self.first_event_at: float | None = None  # of an event or a backward pass, time.monotonic()
@@ -83,7 +87,8 @@ class Listener:
         self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
         self._undo.append(phase_hooks.watch_gradients(self._gradients_off))
         self._undo.append(phase_hooks.watch_modes(self._if_here(self.phases.mode)))
-        self._undo.append(phase_hooks.watch_saves(self._if_here(self.phases.saving)))
+        self._undo.append(phase_hooks.watch_saves(self._if_here(self.phases.saving), self._saved))
+        self._undo.append(self.module_hooks.watch())
         self._undo.append(hooks.watch_autocast(self.script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
@@ -121,6 +126,10 @@ class Listener:
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
         hooks.shut_workers(self._iterators)
+
+    def _saved(self, state: object, took_ns: int) -> None:
+        if self.active and not self.resting and threading.get_ident() == self._main:
+            self.saves.saved(state, took_ns)
 
     def _constructed(self, name: str, made: object) -> None:
         if self.active:

@@ -134,8 +134,10 @@ SAVERS = (  # module, class or "", function: what writes a checkpoint without to
 )
 
 
-def watch_saves(saving: OnSwitch) -> Undo:
+def watch_saves(saving: OnSwitch, saved: Callable[[object, int], None] = lambda _state, _ns: None) -> Undo:
     """Report begin and end of each ``torch.save``, ``save_file`` of safetensors and ``save_pretrained``.
+
+    ``saved`` gets what ``torch.save`` was given and the time that it took, ns.
 
     A call within another one in the same thread belongs to that. Libraries that the script imports later are watched
     from then on.
@@ -151,13 +153,20 @@ def watch_saves(saving: OnSwitch) -> Undo:
                 return save(*args, **kwargs)
             inside.add(thread)
             saving(True)
+            began = time.perf_counter_ns()
             try:
-                return save(*args, **kwargs)
+                result = save(*args, **kwargs)
             finally:
+                took_ns = time.perf_counter_ns() - began
                 saving(False)
                 inside.discard(thread)
+            if save is torch_save and args:
+                saved(args[0], took_ns)
+            return result
 
         return watched_save
+
+    torch_save = torch.save
 
     undo = [replace_function(torch, "save", watched)]
 
