@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 
@@ -27,6 +27,7 @@ from diagnose.model.diagnosis import (
 )
 from diagnose.model.events import Note
 from diagnose.model.limits import MIN_GAIN_SHARE
+from diagnose.model.rules import LATE_RANKS, LONE_RANK
 from diagnose.pipeline.find import noting
 from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
 from diagnose.pipeline.savings import by_value
@@ -39,6 +40,9 @@ from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
+
+
+EXPOSED = next(rule for rule, meta in META.items() if meta.cause == "collective")
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
@@ -139,6 +143,8 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         with noting(rule.META.id, notes):
             found += _costly(rule.find_in_all(c), c, examined)
     own = _without_waiting(examined[shown(c)], _transfer_share(c))
+    own = _without_waiting(own, _transfer_share(c, of_buffers=True), "buffer-broadcast")
+    own, found = _of_lone_rank(own, found, c)
     # What a late rank has more of than its equals, by its own finding; None for what is of all ranks.
     named = {f.rule: f for f in reversed(own.findings)}
     causes = [named.get(str(f.facts.get("cause"))) if f.facts.get("kind") == "late" else None for f in found]
@@ -217,26 +223,60 @@ def _of_late_rank(finding: Finding, cause: Finding | None) -> Finding:
     return replace(finding, where=where, worth_ns=max(worth - cause.worth_ns, 0.0))
 
 
-def _transfer_share(c: Comparison) -> float:
+def _of_lone_rank(own: Diagnosis, found: Sequence[Finding], c: Comparison) -> tuple[Diagnosis, list[Finding]]:
+    """Return the shown rank's diagnosis and the ranks' findings where what one rank does alone counts once.
+
+    Long steps of the run that are of this work, or wait for it, are its cost: all of them were timed. What is waited
+    for that rank in the recorded window is the same waiting.
+    """
+    lone = next((f for f in found if f.rule == LONE_RANK), None)
+    if lone is None or c.lone is None:
+        return own, list(found)
+    lines = {(w.file, w.line) for w in (*c.lone.lines, *c.lone.waiting)} | c.lone.callers
+    stalls = [f for f in own.findings if META[f.rule].kind == "run" and {(w.file, w.line) for w in f.where[:1]} & lines]
+    lost_ns = max((lone.lost_ns, *(f.lost_ns for f in stalls)))
+    others = (replace(f, lost_ns=max(f.lost_ns - lost_ns, 0.0)) if f.rule == LATE_RANKS else f for f in found)
+    least_ns = THRESHOLDS.naming_share * c.step_ns
+    kept = [replace(f, lost_ns=lost_ns) if f is lone else f for f in others if f is lone or f.lost_ns >= least_ns]
+    return _without({f.rule for f in stalls}, own), kept
+
+
+def _without(rules: Collection[str], d: Diagnosis) -> Diagnosis:
+    """Return a diagnosis without the findings of some rules, and without their changes."""
+    gone = {p.id: 0.0 for p in d.prescriptions if p.rule in rules}
+    return replace(
+        d,
+        findings=tuple(f for f in d.findings if f.rule not in rules),
+        prescriptions=tuple(p for p in d.prescriptions if p.id not in gone),
+        waterfall=_waiting_left_in(d.waterfall, gone) if d.waterfall is not None else None,
+    )
+
+
+def _transfer_share(c: Comparison, *, of_buffers: bool = False) -> float:
     """Return the share of the shown rank's time in collectives that nothing hides in which it does not wait for others.
 
     All ranks leave a collective together, so the one that is inside for the shortest time shows what it takes.
+    Broadcasts of DistributedDataParallel's buffers are counted by themselves.
     """
-    p = next(p for p in c.ranks if p.rank == shown(c))
-    alone, waited = float(p.collectives.alone.sum()), c.waits_ns.get(p.rank, 0.0) * max(p.num_steps, 1)
+    at = next(i for i, p in enumerate(c.ranks) if p.rank == shown(c))
+    p = c.ranks[at]
+    mine = np.array([(kind.purpose == "buffer-broadcast") == of_buffers for kind in p.kinds] or [False], bool)
+    parts = np.flatnonzero(c.matches.rank == at)
+    waited = c.waits.exposed[parts[mine[p.collectives.kind[c.matches.row[parts]]]]].sum()
+    alone = p.collectives.alone[mine[p.collectives.kind]].sum()
     return float(np.clip(1 - waited / alone, 0.0, 1.0)) if alone else 1.0
 
 
-def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
+def _without_waiting(d: Diagnosis, share: float, rule: str = EXPOSED) -> Diagnosis:
     """Return the diagnosis of a rank without what it waits for others in what its own collectives cost.
 
     No change of the exchange takes the waiting away, and the finding of whom it is for has it. ``share`` is what is
-    left. What its own recording shows to be waiting is not in the savings any more.
+    left of the finding of ``rule``. What its own recording shows to be waiting is not in the savings any more.
     """
-    waiting = next((f for f in d.findings if META[f.rule].cause == "collective"), None)
+    waiting = next((f for f in d.findings if f.rule == rule), None)
     if waiting is None or share >= 1:
         return d
-    rule, known = waiting.rule, waiting.facts.get("awaits_ranks")
+    known = waiting.facts.get("awaits_ranks")
     left = min(share / max(1 - known, share, 1e-9), 1.0) if isinstance(known, float) else share
     moved = _transfer_only(waiting, share)
     others = [f for f in d.findings if f.rule != rule]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
+from diagnose.ranks.alone import LoneWork, lone_work
 from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
@@ -30,6 +31,7 @@ class Comparison:
     reason: Reason
     collectives: tuple[CollectiveSummary, ...] = ()
     slow_group: SlowGroup | None = None
+    lone: LoneWork | None = None  # what one rank does alone while the others wait
     exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
 
@@ -88,6 +90,7 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         reason,
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
+        lone_work(ranks),
         most_exchanged(ranks, matches) if matches.num else None,
         replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,
     )

@@ -22,7 +22,7 @@ from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
-FORMAT: Final = 3  # of the bytes; a reader of another format refuses them
+FORMAT: Final = 4  # of the bytes; a reader of another format refuses them
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
 
@@ -104,6 +104,19 @@ class LineTime:
     spent_ns: float = 0.0  # a step: the sampler's share of the time of this cause
 
 
+@dataclass(frozen=True, slots=True)
+class SampledLine:
+    """A line of the script in all steps of the run that nothing recorded, by the samples of it."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""  # the text of the line, where the capture holds it
+    within: int = 0  # samples at the line or in what it calls
+    at: int = 0  # samples in no other line of the script
+    caller: int = -1  # row of the line that calls it, -1 for none
+
+
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
@@ -154,6 +167,8 @@ class RankProfile:
     blocks: float = 0.0  # of threads that its kernels run in a step: as many on equal inputs; 0: not recorded
     elements: float = 0.0  # of the inputs of its operators in a step; 0: not recorded
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
+    run_lines: tuple[SampledLine, ...] = ()  # of the whole run, where the capture has samples of it
+    run_samples: int = 0  # of the whole run
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     factor: float = 0.0  # by which its times were scaled, to those of steps without the profiler; 0: as recorded
@@ -223,6 +238,7 @@ class RankProfile:
             and (not len(self.beside) or self.beside.shape == self.spent.shape)
             and ((c.kind >= 0) & (c.kind < len(self.kinds)) & (c.step >= 0) & (c.step < num)).all()
             and all(0 <= kind.group < len(self.groups) for kind in self.kinds)
+            and all(-1 <= line.caller < len(self.run_lines) for line in self.run_lines)
         )
 
 
