@@ -14,6 +14,7 @@ from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
+from diagnose.ranks.sizes import UnevenSizes, uneven_sizes
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
@@ -32,6 +33,7 @@ class Comparison:
     collectives: tuple[CollectiveSummary, ...] = ()
     slow_group: SlowGroup | None = None
     lone: LoneWork | None = None  # what one rank does alone while the others wait
+    uneven: UnevenSizes | None = None  # what late ranks compute more on, if it explains that they are late
     exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
 
@@ -91,9 +93,18 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
         lone_work(ranks),
+        _uneven(ranks, times, lateness),
         most_exchanged(ranks, matches) if matches.num else None,
         replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,
     )
+
+
+def _uneven(ranks: tuple[RankProfile, ...], times: Times, lateness: Lateness) -> UnevenSizes | None:
+    """Return the sizes that make whichever rank is late take longer."""
+    latest = np.nan_to_num(lateness.excess).max(axis=0, initial=0.0)
+    if not (lateness.late or lateness.in_turns) or not latest.any():
+        return None
+    return uneven_sizes(ranks, float(latest.mean() / np.nanmean(times.own)))
 
 
 def excess_of(ranks: tuple[RankProfile, ...], lateness: Lateness) -> dict[int, Less]:

@@ -117,6 +117,22 @@ class SampledLine:
     caller: int = -1  # row of the line that calls it, -1 for none
 
 
+@dataclass(frozen=True, slots=True)
+class MadeLine:
+    """What one line of the program makes in a step of the recorded data flow."""
+
+    step: int  # 0 or 1
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    num: int = 0  # operators
+    made: int = 0  # elements that they write
+    draw_file: str = ""  # where a value that it reads is drawn at random, "" where none is known to be
+    draw_line: int = 0
+    draw_code: str = ""
+
+
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
@@ -169,6 +185,7 @@ class RankProfile:
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
     run_lines: tuple[SampledLine, ...] = ()  # of the whole run, where the capture has samples of it
     run_samples: int = 0  # of the whole run
+    made: tuple[MadeLine, ...] = ()  # by the lines of the data flow, in the order of the program
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     factor: float = 0.0  # by which its times were scaled, to those of steps without the profiler; 0: as recorded
