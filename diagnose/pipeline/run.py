@@ -144,6 +144,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
             found += _costly(rule.find_in_all(c), c, examined)
     own = _without_waiting(examined[shown(c)], _transfer_share(c))
     own = _without_waiting(own, _transfer_share(c, of_buffers=True), "buffer-broadcast")
+    own = _without_waiting(own, _exchanged_share(own, c))
     own, found = _of_lone_rank(own, found, c)
     # What a late rank has more of than its equals, by its own finding; None for what is of all ranks.
     named = {f.rule: f for f in reversed(own.findings)}
@@ -265,6 +266,13 @@ def _transfer_share(c: Comparison, *, of_buffers: bool = False) -> float:
     waited = c.waits.exposed[parts[mine[p.collectives.kind[c.matches.row[parts]]]]].sum()
     alone = p.collectives.alone[mine[p.collectives.kind]].sum()
     return float(np.clip(1 - waited / alone, 0.0, 1.0)) if alone else 1.0
+
+
+def _exchanged_share(own: Diagnosis, c: Comparison) -> float:
+    """Return what is left of the shown rank's exposed exchange without the work of other stages that it waits for."""
+    receives = next(p.receives for p in c.ranks if p.rank == shown(c))
+    lost_ns = next((f.lost_ns for f in own.findings if f.rule == EXPOSED), 0.0)
+    return max(1 - receives.waited_ns / lost_ns, 0.0) if receives is not None and lost_ns else 1.0
 
 
 def _without_waiting(d: Diagnosis, share: float, rule: str = EXPOSED) -> Diagnosis:

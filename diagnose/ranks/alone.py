@@ -32,42 +32,48 @@ class LoneWork(NamedTuple):
 
 
 def lone_work(ranks: Sequence[RankProfile]) -> LoneWork | None:
-    """Return the work of one rank alone for which all others wait longest, None where there is none."""
+    """Return the work of one rank alone for which all others wait, None where there is none.
+
+    Where other ranks run lines of their own as well, ranks differ in what they are for, as stages of a pipeline do.
+    """
     if len(ranks) < 2 or any(not p.run_lines for p in ranks):
         return None
-    found = [each for rank in range(len(ranks)) if (each := _alone_on(rank, ranks)) is not None]
-    return max(found, key=lambda each: each.waited_share, default=None)
-
-
-def _alone_on(rank: int, ranks: Sequence[RankProfile]) -> LoneWork | None:
-    mine, others = ranks[rank], [p for p in ranks if p is not ranks[rank]]
-    known = [_by_place(p) for p in others]
-    alone = [
-        row
-        for row, line in enumerate(mine.run_lines)
-        if not any(_place(line) in lines for lines in known)
-        and len(ranks) ** (1.0 - line.within) <= MAX_BY_CHANCE
-        and not MEETS.search(line.code)
-    ]
-    roots = [row for row in alone if mine.run_lines[row].caller not in alone]
-    if not roots:
+    lines = [_by_place(p) for p in ranks]
+    alone = [_alone(lines, i, p) for i, p in enumerate(ranks)]
+    shares = [sum(p.run_lines[row].within for row in rows) / p.run_samples for p, rows in zip(ranks, alone, strict=True)]
+    rank = max(range(len(ranks)), key=lambda i: shares[i])
+    share, others = shares[rank], [i for i in range(len(ranks)) if i != rank]
+    if not share or max(shares[i] for i in others) >= MAJORITY * share:
         return None
-    own = _by_place(mine)
-    work_share = sum(mine.run_lines[row].within for row in roots) / mine.run_samples
-    waits = [_waits(p, lines, own, mine.run_samples) for p, lines in zip(others, known, strict=True)]
+    mine = ranks[rank]
+    waits = [_waits(ranks[i], lines[i], lines[rank], mine.run_samples) for i in others]
     waited_share = min(sum(each.values()) for each in waits)
-    if waited_share < MAJORITY * work_share:  # the others do as much besides: they do not wait
+    if waited_share < MAJORITY * share:  # the others do as much besides: they do not wait
         return None
     at = {place: sum(each.get(place, 0.0) for each in waits) for place in set().union(*waits)}
-    named = {place: line for lines in known for place, line in lines.items()}
+    named = {place: line for i in others for place, line in lines[i].items()}
+    roots = sorted((mine.run_lines[row] for row in alone[rank]), key=lambda line: -line.within)
     return LoneWork(
         rank,
-        tuple(map(_where, sorted((mine.run_lines[row] for row in roots), key=lambda line: -line.within))),
-        frozenset((line.file, line.line) for row in roots for line in _callers(mine, row)),
+        tuple(map(_where, roots)),
+        frozenset((line.file, line.line) for row in alone[rank] for line in _callers(mine, row)),
         tuple(_where(named[place]) for place in sorted(at, key=lambda place: -at[place])),
-        min(waited_share, work_share),
-        work_share,
+        min(waited_share, share),
+        share,
     )
+
+
+def _alone(lines: Sequence[Mapping[_Place, SampledLine]], rank: int, p: RankProfile) -> list[int]:
+    """Return the rows of the outermost lines that a rank alone was seen at, more often than by chance."""
+    others = [each for i, each in enumerate(lines) if i != rank]
+    rows = {
+        row
+        for row, line in enumerate(p.run_lines)
+        if not any(_place(line) in each for each in others)
+        and len(lines) ** (1.0 - line.within) <= MAX_BY_CHANCE
+        and not MEETS.search(line.code)
+    }
+    return sorted(row for row in rows if p.run_lines[row].caller not in rows)
 
 
 def _by_place(p: RankProfile) -> dict[_Place, SampledLine]:

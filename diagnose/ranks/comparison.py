@@ -15,6 +15,7 @@ from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.sizes import UnevenSizes, uneven_sizes
+from diagnose.ranks.stages import StageTurns, stage_turns
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
@@ -34,6 +35,7 @@ class Comparison:
     slow_group: SlowGroup | None = None
     lone: LoneWork | None = None  # what one rank does alone while the others wait
     uneven: UnevenSizes | None = None  # what late ranks compute more on, if it explains that they are late
+    turns: StageTurns | None = None  # of the stages of a pipeline
     exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
 
@@ -94,6 +96,7 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         slow,
         lone_work(ranks),
         _uneven(ranks, times, lateness),
+        stage_turns(ranks),
         most_exchanged(ranks, matches) if matches.num else None,
         replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,
     )

@@ -42,6 +42,7 @@ from diagnose.ranks.profile import (
     Speeds,
 )
 from diagnose.ranks.sizes import made_lines
+from diagnose.ranks.stages import receives_of
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
@@ -117,6 +118,7 @@ def profile_of(
         blocks=float(np.maximum(t.trace.events.grid[t.tasks.row[launched]].astype(np.int64), 0).sum()) / t.steps.num,
         elements=_elements(t, leaves),
         lines=tuple(_lines(t, of_host)),
+        receives=receives_of(t),
         made=made_lines(t.capture),
         run_lines=_run_lines(t.capture),
         run_samples=len(t.capture.run.path) if t.capture.run is not None else 0,

@@ -133,6 +133,16 @@ class MadeLine:
     draw_code: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Receives:
+    """What a rank receives from single other ranks, as a stage of a pipeline; without a device."""
+
+    per_step: float
+    waited_ns: float  # a step, while it runs no operator
+    passes: int = 0  # of the backward in a step, 0 where that is not known
+    sends_first: bool = False  # a step begins with a send
+
+
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
@@ -186,6 +196,7 @@ class RankProfile:
     run_lines: tuple[SampledLine, ...] = ()  # of the whole run, where the capture has samples of it
     run_samples: int = 0  # of the whole run
     made: tuple[MadeLine, ...] = ()  # by the lines of the data flow, in the order of the program
+    receives: Receives | None = None
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     factor: float = 0.0  # by which its times were scaled, to those of steps without the profiler; 0: as recorded
