@@ -145,6 +145,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
     own = _without_waiting(examined[shown(c)], _transfer_share(c))
     own = _without_waiting(own, _transfer_share(c, of_buffers=True), "buffer-broadcast")
     own = _without_waiting(own, _exchanged_share(own, c))
+    own = _without_waiting(own, _unwaited_share(own, c), "small-collectives")
     own, found = _of_lone_rank(own, found, c)
     # What a late rank has more of than its equals, by its own finding; None for what is of all ranks.
     named = {f.rule: f for f in reversed(own.findings)}
@@ -266,6 +267,12 @@ def _transfer_share(c: Comparison, *, of_buffers: bool = False) -> float:
     waited = c.waits.exposed[parts[mine[p.collectives.kind[c.matches.row[parts]]]]].sum()
     alone = p.collectives.alone[mine[p.collectives.kind]].sum()
     return float(np.clip(1 - waited / alone, 0.0, 1.0)) if alone else 1.0
+
+
+def _unwaited_share(own: Diagnosis, c: Comparison) -> float:
+    """Return what is left of the shown rank's many small collectives without its waiting for other ranks in them."""
+    lost_ns = next((f.lost_ns for f in own.findings if f.rule == "small-collectives"), 0.0)
+    return max(1 - c.waits_ns.get(shown(c), 0.0) / lost_ns, 0.0) if lost_ns else 1.0
 
 
 def _exchanged_share(own: Diagnosis, c: Comparison) -> float:
