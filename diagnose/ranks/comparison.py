@@ -12,6 +12,7 @@ from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
+from diagnose.ranks.parts import WholeWork, whole_work
 from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.sizes import UnevenSizes, uneven_sizes
@@ -35,6 +36,7 @@ class Comparison:
     slow_group: SlowGroup | None = None
     lone: LoneWork | None = None  # what one rank does alone while the others wait
     uneven: UnevenSizes | None = None  # what late ranks compute more on, if it explains that they are late
+    whole: WholeWork | None = None  # what each rank computes for all of them
     turns: StageTurns | None = None  # of the stages of a pipeline
     exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
@@ -96,6 +98,7 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         slow,
         lone_work(ranks),
         _uneven(ranks, times, lateness),
+        whole_work(ranks),
         stage_turns(ranks),
         most_exchanged(ranks, matches) if matches.num else None,
         replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,

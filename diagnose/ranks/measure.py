@@ -31,6 +31,7 @@ from diagnose.model.intervals import (
 from diagnose.model.locations import is_own_file
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
+from diagnose.ranks.parts import kept_parts
 from diagnose.ranks.profile import (
     COMMUNICATION,
     PHASES,
@@ -119,6 +120,7 @@ def profile_of(
         elements=_elements(t, leaves),
         lines=tuple(_lines(t, of_host)),
         receives=receives_of(t),
+        kept=kept_parts(t),
         made=made_lines(t.capture),
         run_lines=_run_lines(t.capture),
         run_samples=len(t.capture.run.path) if t.capture.run is not None else 0,

@@ -134,6 +134,20 @@ class MadeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPart:
+    """A value of which a rank reads one of as many parts as there are ranks."""
+
+    file: str
+    line: int  # of the call that makes the whole, in the function that takes the part
+    function: str
+    code: str
+    cut_line: int  # where the part is taken
+    cut_code: str
+    offset: int  # of the part, in elements
+    made_ns: float  # what a step takes to make the whole
+
+
+@dataclass(frozen=True, slots=True)
 class Receives:
     """What a rank receives from single other ranks, as a stage of a pipeline; without a device."""
 
@@ -197,6 +211,7 @@ class RankProfile:
     run_samples: int = 0  # of the whole run
     made: tuple[MadeLine, ...] = ()  # by the lines of the data flow, in the order of the program
     receives: Receives | None = None
+    kept: tuple[KeptPart, ...] = ()  # those that take longest first
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     factor: float = 0.0  # by which its times were scaled, to those of steps without the profiler; 0: as recorded
