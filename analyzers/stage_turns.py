@@ -36,8 +36,10 @@ META = RuleMeta(
     needs=("all ranks",),
 )
 _SCHEDULED = """# first stage: all forwards, then all backwards; the next stage works on one while this one computes the next
-hidden = [stage(part) for part in batch.chunk(num_micro)]          # isend each as soon as it is there
-sends = [dist.isend(h.detach(), dst=1) for h in hidden]
+hidden, sends = [], []
+for part in batch.chunk(num_micro):
+    hidden.append(stage(part))
+    sends.append(dist.isend(hidden[-1].detach(), dst=1))
 for h in hidden:
     grad = torch.empty_like(h)
     dist.recv(grad, src=1)

@@ -39,7 +39,15 @@ META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("draw-alike", "even-batches", "even-out-ranks", "check-slow-rank", "check-links", "align-pauses", "begin-together"),
+    changes=(
+        "draw-alike",
+        "even-batches",
+        "even-out-ranks",
+        "check-slow-rank",
+        "check-links",
+        "align-pauses",
+        "begin-together",
+    ),
     also=("balance-ranks", "local-sgd", "group-lengths"),
     needs=("all ranks",),
 )

@@ -40,7 +40,9 @@ def lone_work(ranks: Sequence[RankProfile]) -> LoneWork | None:
         return None
     lines = [_by_place(p) for p in ranks]
     alone = [_alone(lines, i, p) for i, p in enumerate(ranks)]
-    shares = [sum(p.run_lines[row].within for row in rows) / p.run_samples for p, rows in zip(ranks, alone, strict=True)]
+    shares = [
+        sum(p.run_lines[row].within for row in rows) / p.run_samples for p, rows in zip(ranks, alone, strict=True)
+    ]
     rank = max(range(len(ranks)), key=lambda i: shares[i])
     share, others = shares[rank], [i for i in range(len(ranks)) if i != rank]
     if not share or max(shares[i] for i in others) >= MAJORITY * share:

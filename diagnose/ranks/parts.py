@@ -18,6 +18,7 @@ from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import KeptPart, RankProfile
 from diagnose.tables import Tables
 
+MAX_FUNCTIONS = 32
 MAX_KEPT_PARTS = 8  # of a rank, those that take longest
 
 
@@ -27,6 +28,7 @@ class WholeWork(NamedTuple):
     where: tuple[Where, ...]  # the call that computes the whole, and where a part is taken
     whole_ns: float  # a step
     saved_ns: float  # of it, what a rank does for the others
+    functions: frozenset[tuple[str, str]]  # file and name of what runs for the whole alone
 
 
 def kept_parts(t: Tables) -> tuple[KeptPart, ...]:
@@ -44,7 +46,9 @@ def kept_parts(t: Tables) -> tuple[KeptPart, ...]:
             made = recorded.operators[recorded.values[value].producer]
             whole = next((frame for frame in made.stack if frame[::2] == at[::2]), made.place) or at
             text = t.capture.lines.get
-            found.append(KeptPart(*whole, text(whole[:2], ""), at.line, text(at[:2], ""), part.offset, ns))
+            inner = dict.fromkeys(frame[::2] for i in makers for frame in _within(recorded.operators[i], whole))
+            code, cut = text(whole[:2], ""), text(at[:2], "")
+            found.append(KeptPart(*whole, code, at.line, cut, part.offset, ns, tuple(inner)[:MAX_FUNCTIONS]))
     return tuple(sorted(found, key=lambda each: -each.made_ns)[:MAX_KEPT_PARTS])
 
 
@@ -62,11 +66,16 @@ def _parts(flow: Dataflow, world: int) -> dict[int, tuple[Use, Frame]]:
     for value, uses in reads.items():
         known, one = flow.values[value], taken.get(value)
         whole, part = num_elements(known.shape), num_elements(uses[0].shape)
-        is_one = len({(use.offset, num_elements(use.shape)) for use in uses}) == 1
-        if is_one and known.producer >= 0 and one is not None and one.place and abs(part * world - whole) < part:
-            if flow.operators[known.producer].step == step and part < whole:
-                found[value] = uses[0], one.place
+        is_one = len({(use.offset, num_elements(use.shape)) for use in uses}) == 1 and part < whole
+        is_made = known.producer >= 0 and flow.operators[known.producer].step == step
+        if is_one and is_made and one is not None and one.place and abs(part * world - whole) < part:
+            found[value] = uses[0], one.place
     return found
+
+
+def _within(one: Operator, whole: Frame) -> tuple[Frame, ...]:
+    """Return the frames of an operator that the call of the whole leads to."""
+    return one.stack[: one.stack.index(whole)] if whole in one.stack else ()
 
 
 def _makers(flow: Dataflow, value: int) -> list[int]:
@@ -115,5 +124,6 @@ def whole_work(ranks: Sequence[RankProfile]) -> WholeWork | None:
             ns, one = float(np.mean([part.made_ns for part in each])), each[0]
             whole = Where(one.file, one.line, one.function, code=one.code or None)
             cut = Where(one.file, one.cut_line, one.function, code=one.cut_code or None)
-            found.append(WholeWork((whole, cut), ns, ns * (1 - 1 / len(ranks))))
+            functions = frozenset(function for part in each for function in part.functions)
+            found.append(WholeWork((whole, cut), ns, ns * (1 - 1 / len(ranks)), functions))
     return max(found, key=lambda work: work.saved_ns, default=None)

@@ -145,6 +145,7 @@ class KeptPart:
     cut_code: str
     offset: int  # of the part, in elements
     made_ns: float  # what a step takes to make the whole
+    functions: tuple[tuple[str, str], ...] = ()  # file and name of what runs for it alone
 
 
 @dataclass(frozen=True, slots=True)

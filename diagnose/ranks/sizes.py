@@ -41,10 +41,9 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
         if one.place is not None and one.phase in ("forward", "other") and not one.is_view:
             found.setdefault((one.step, one.place), []).append(one)
     rows = []
-    for step, place in found:
+    for (step, place), ones in found.items():
         if sum(row.step == step for row in rows) == MAX_MADE_LINES:
             continue
-        ones = found[step, place]
         draw = next((each for frame in ones[0].stack if (each := _draw_for(capture, frame)) is not None), None)
         made = sum(num_elements(use.shape) for one in ones for use in one.writes)
         text = capture.lines.get(place[:2], "")

@@ -55,7 +55,9 @@ def small_exchanges(t: Tables) -> SmallExchanges | None:
         return _if_small(leaves, len(blocks) / len(units), units)
     places = Counter(one.place for one in found if one not in shards and one.phase != "backward")
     place, num = next(iter(places.most_common(1)), (None, 0))
-    return _if_small([one for one in found if one.place == place], 1 / num, ()) if num > MIN_COLLECTIVES_PER_STEP else None
+    if num <= MIN_COLLECTIVES_PER_STEP:
+        return None
+    return _if_small([one for one in found if one.place == place], 1 / num, ())
 
 
 def _if_small(ones: list[Operator], fewer: float, units: tuple[str, ...]) -> SmallExchanges | None:
