@@ -193,7 +193,8 @@ def _find_on_host(t: Tables) -> list[Finding]:
                 " The ranks of this machine compute on all of its cores: collectives that overlap with computation, "
                 "and casts of gradients, slow it down."
             )
-    if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
+    is_sharded = len(matching(t.trace, (Kind.ANNOTATION,), _SHARDED)) > 0
+    if t.capture.info is not None and not facts["ddp"] and not is_sharded:  # the capture would have seen a DDP made
         facts["reductions_by_hand"] = sum(REDUCTION.search(t.name(row)) is not None for row in rows.tolist()) / (
             t.steps.num
         )

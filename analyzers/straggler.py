@@ -33,12 +33,21 @@ from diagnose.text.numbers import duration, percent, plural
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
     from diagnose.ranks.late_causes import Reason
+    from diagnose.ranks.sizes import UnevenSizes
 
 META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("even-out-ranks", "check-slow-rank", "check-links", "align-pauses", "begin-together"),
+    changes=(
+        "draw-alike",
+        "even-batches",
+        "even-out-ranks",
+        "check-slow-rank",
+        "check-links",
+        "align-pauses",
+        "begin-together",
+    ),
     also=("balance-ranks", "local-sgd", "group-lengths"),
     needs=("all ranks",),
 )
@@ -61,10 +70,36 @@ torch.set_num_threads(max(share - num_workers, 1))
 def _is_of_work(finding: Finding) -> bool:
     """Return whether the late rank has work of another kind or amount: not its links, its start, or slower parts."""
     kind, cause = finding.facts.get("kind"), finding.facts.get("cause")
-    return kind not in ("slow-group", "late-begin", "turns") and cause not in _SLOWER
+    is_uneven = kind in ("slow-group", "late-begin", "turns") or finding.facts.get("sizes")
+    return not is_uneven and cause not in _SLOWER
 
 
 ADVICE = (
+    Advice(
+        id="draw-alike",
+        title="Draw the size{there} alike on all ranks, from a generator with one seed",
+        numerics=identical("of each rank's distribution; other random draws are not touched"),
+        after="""# one generator for sizes, seeded alike on every rank and used for nothing else
+self.sizes = random.Random(seed)        # without the rank
+size = self.sizes.choice(sizes)         # all ranks draw the same one in each step
+# draws that cost the same whatever they are (flips, noise) keep the rank's own generator""",
+        needs="sizes that may be the same on all ranks in a step",
+        when=lambda f, _: f.facts.get("sizes") == "drawn",
+    ),
+    Advice(
+        id="even-batches",
+        title="Give all ranks batches of like sizes in a step",
+        numerics=other_training("which samples are in a batch together changes"),
+        before="",
+        after="""# one order for all ranks, sorted by size within chunks of some hundred batches; each rank takes
+# its part of the same batch: sizes then differ little in a step
+chunk = sorted(chunk, key=size_of)
+for s in range(0, len(chunk), batch_size * world):
+    mine = chunk[s + rank : s + batch_size * world : world]""",
+        needs="sizes that are known before loading",
+        when=lambda f, p: f.facts.get("sizes") == "batches" and p.trains is not False,
+        most=0.9,
+    ),
     Advice(
         id="even-out-ranks",
         title="Give rank {late_rank} as much work as the others: samples, and their lengths",
@@ -132,7 +167,7 @@ NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET   # in the job; NET/Socket: no 
         after=f"{_COLLECT}\n\n{_CORES}",
         needs="pauses of the kind that the finding names",
         watch="Memory grows between two collections: leave as many steps between them as it allows.",
-        when=lambda f, _: f.facts.get("kind") == "turns",
+        when=lambda f, _: f.facts.get("kind") == "turns" and not f.facts.get("sizes"),
         of="turns_share",
         remedy="diagnose.kernels.gc_schedule",
     ),
@@ -192,6 +227,7 @@ def find_in_all(c: Comparison) -> list[Finding]:
     found = [*_late(c), *_slow_links(c), *_bubbles(c), *_uneven_exchange(c)]
     begin = _late_begin(c)
     found = found + begin if found else _turns(c, begin) or begin
+    found = [_of_sizes(f, c.uneven) if c.uneven is not None else f for f in found]
     return [f for f in found if f.lost_ns >= THRESHOLDS.naming_share * c.step_ns]
 
 
@@ -264,6 +300,23 @@ def _late(c: Comparison) -> list[Finding]:
     )
     doubt = "other programs on its cores may be all that makes it late" if reason.cause == "no-core" else found.doubt
     return [replace(found, where=reason.where, doubt=doubt)]
+
+
+def _of_sizes(finding: Finding, uneven: UnevenSizes) -> Finding:
+    """Return a finding of late ranks with the sizes that make them late; another finding as it is."""
+    if finding.facts["kind"] not in ("late", "turns"):
+        return finding
+    title = "Batches differ in size from rank to rank: all wait for the largest"
+    if uneven.is_drawn:
+        title = "Each rank draws sizes of its own: all wait for the largest"
+    larger = f"Whichever rank has most computes on {percent(uneven.share, 0)} more elements than the others."
+    return replace(
+        finding,
+        title=title,
+        evidence=(larger, finding.title + ".", *finding.evidence),
+        where=uneven.where,
+        facts={**finding.facts, "sizes": "drawn" if uneven.is_drawn else "batches"},
+    )
 
 
 def _slow_links(c: Comparison) -> list[Finding]:

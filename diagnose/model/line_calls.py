@@ -13,6 +13,13 @@ SAVES = re.compile(
     r"\btorch\.save\(|\bsave_(checkpoint|pretrained|state|model|file)\w*\(|\.save_checkpoint\(|" + SAVES_SHARDS.pattern
 )
 LOADS = re.compile(r"\btorch\.load\(|\.load_state_dict\(|\.from_pretrained\(|\bload_(checkpoint|file)\w*\(")
+SHARDS = re.compile(r"\b(fully_shard|FSDP|FullyShardedDataParallel)\(")
+MEETS = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier|gather|scatter|reduce|recv|irecv)"
+    r"(_into_tensor|_object|_object_list|_list|_tensor|_single|_coalesced)?\("
+    r"|\bwait_for_everyone\("
+)
+"""What waits for other ranks."""
 
 
 def calls(finding: Finding, pattern: re.Pattern[str]) -> bool:

@@ -56,6 +56,9 @@ UNEXPLAINED_HOST: Final = "unexplained-host"
 LATE_RANKS: Final = "straggler"
 """The rule that finds ranks which the others wait for, as a diagnosis and the command line name it."""
 
+LONE_RANK: Final = "lone-rank"
+"""The rule that finds what one rank does alone, whose cost other rules see as long steps or as a late rank."""
+
 HOST_WORK: frozenset[Cause] = frozenset(
     {"loading", "allocation", "collection", "compilation", "between-operators", "host-work"}
 )

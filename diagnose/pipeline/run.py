@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 import numpy as np
 
@@ -18,18 +18,15 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import (
     Diagnosis,
     Finding,
-    Forecast,
     Prescription,
     RankSummary,
     Source,
-    Waterfall,
-    middle_ns,
 )
 from diagnose.model.events import Note
-from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.pipeline.find import noting
 from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
 from diagnose.pipeline.savings import by_value
+from diagnose.pipeline.shares import with_lone_rank, without_others
 from diagnose.pipeline.sources import with_source_diffs
 from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.aligned import aligned_step
@@ -38,7 +35,6 @@ from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS
-from diagnose.text.numbers import duration
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
@@ -138,7 +134,8 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
             found += _costly(rule.find_in_all(c), c, examined)
-    own = _without_waiting(examined[shown(c)], _transfer_share(c))
+    own = without_others(examined[shown(c)], c, shown(c))
+    own, found = with_lone_rank(own, found, c)
     # What a late rank has more of than its equals, by its own finding; None for what is of all ranks.
     named = {f.rule: f for f in reversed(own.findings)}
     causes = [named.get(str(f.facts.get("cause"))) if f.facts.get("kind") == "late" else None for f in found]
@@ -172,7 +169,7 @@ def from_summary(p: RankProfile, failure: str) -> Diagnosis:
     """Return what a summary alone shows of a rank whose trace is not at hand."""
     why = failure or (
         f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
-        "its summary. Run diagnose analyze on the machine that has the trace."
+        "its summary. Run diagnose analyze where the trace is."
     )
     return Diagnosis(
         verdict=p.verdict,
@@ -215,89 +212,6 @@ def _of_late_rank(finding: Finding, cause: Finding | None) -> Finding:
     known = {(w.file, w.line): w for w in cause.where}
     where = tuple(known.get((w.file, w.line), w) for w in finding.where) or cause.where
     return replace(finding, where=where, worth_ns=max(worth - cause.worth_ns, 0.0))
-
-
-def _transfer_share(c: Comparison) -> float:
-    """Return the share of the shown rank's time in collectives that nothing hides in which it does not wait for others.
-
-    All ranks leave a collective together, so the one that is inside for the shortest time shows what it takes.
-    """
-    p = next(p for p in c.ranks if p.rank == shown(c))
-    alone, waited = float(p.collectives.alone.sum()), c.waits_ns.get(p.rank, 0.0) * max(p.num_steps, 1)
-    return float(np.clip(1 - waited / alone, 0.0, 1.0)) if alone else 1.0
-
-
-def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
-    """Return the diagnosis of a rank without what it waits for others in what its own collectives cost.
-
-    No change of the exchange takes the waiting away, and the finding of whom it is for has it. ``share`` is what is
-    left. What its own recording shows to be waiting is not in the savings any more.
-    """
-    waiting = next((f for f in d.findings if META[f.rule].cause == "collective"), None)
-    if waiting is None or share >= 1:
-        return d
-    rule, known = waiting.rule, waiting.facts.get("awaits_ranks")
-    left = min(share / max(1 - known, share, 1e-9), 1.0) if isinstance(known, float) else share
-    moved = _transfer_only(waiting, share)
-    others = [f for f in d.findings if f.rule != rule]
-    is_named = moved.lost_ns >= THRESHOLDS.naming_share * d.step_ns
-    prescribed = []
-    gone = set()
-    for p in d.prescriptions:
-        if p.rule != rule:
-            prescribed.append(p)
-            continue
-        least, most = (ns * left for ns in p.saves_ns)
-        is_predicted = p.predicted_step_ns is not None
-        predicted = middle_ns(d.step_ns - most, d.step_ns - least) if is_predicted else None
-        prescribed.append(replace(p, saves_ns=(least, most), predicted_step_ns=predicted))
-        if not is_named or (is_predicted and most < MIN_GAIN_SHARE * d.step_ns):
-            gone.add(p.id)
-    kept = {p.id: 0.0 if p.id in gone else left for p in prescribed if p.rule == rule}
-    return replace(
-        d,
-        findings=tuple(in_order([*others, moved] if is_named else others)),
-        prescriptions=tuple(p for p in prescribed if p.id not in gone),
-        waterfall=_waiting_left_in(d.waterfall, kept) if d.waterfall is not None else None,
-    )
-
-
-def _transfer_only(finding: Finding, share: float) -> Finding:
-    waits = duration(finding.lost_ns * (1 - share))
-    moved = replace(
-        finding,
-        lost_ns=finding.lost_ns * share,
-        relief_ns=None if finding.relief_ns is None else finding.relief_ns * share,
-        evidence=(
-            *finding.evidence,
-            f"{waits} more is waiting for other ranks, which no change of the exchange removes.",
-        ),
-        facts={**finding.facts, "awaits_ranks": 1 - share},
-    )
-    return replace(moved, worth_ns=worth_ns(moved, META[moved.rule]))
-
-
-def _waiting_left_in(waterfall: Waterfall, kept: Mapping[str, float]) -> Waterfall:
-    """Return the forecasts with the share that is left of what changes save; without the changes of which none is."""
-    more = {
-        after.ids[-1]: (before.step_ns - after.step_ns) * (1 - kept[after.ids[-1]])
-        for before, after in pairwise(waterfall.forecasts)
-        if after.ids[-1] in kept
-    }
-    gone = {name for name in more if not kept[name]}
-    known = {frozenset(f.ids): f for f in waterfall.combinations}
-
-    def longer(f: Forecast) -> Forecast:
-        """Return a forecast without the changes that are gone: as replayed, or else longer by what they save."""
-        ids = tuple(name for name in f.ids if name not in gone)
-        without = known.get(frozenset(ids))
-        ns = sum(more.get(name, 0.0) for name in (f.ids if without is None else ids))
-        by = without or f
-        return f._replace(ids=ids, step_ns=by.step_ns + ns, low_ns=by.low_ns + ns, high_ns=by.high_ns + ns)
-
-    chain = tuple(longer(f) for f in waterfall.forecasts if not f.ids or f.ids[-1] not in gone)
-    combinations = tuple(longer(f) for f in waterfall.combinations if not gone & {*f.ids})
-    return waterfall._replace(forecasts=chain, combinations=combinations)
 
 
 def _with(

@@ -17,7 +17,7 @@ from diagnose.model.limits import AT_ONCE_NS
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.tables import Tables
-from diagnose.tables.collectives import buffer_broadcasts
+from diagnose.tables.collectives import buffer_broadcasts, buffer_updates
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
@@ -285,8 +285,12 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     FSDP's that gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
     """
     begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
-    broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
-    is_buffer, in_backward = among(rows, broadcasts).tolist(), [False] * len(rows)
+    if t.device_id >= 0:
+        is_buffer = among(rows, t.tasks.row[buffer_broadcasts(t)]).tolist()
+    else:
+        of_broadcasts = np.array([name == "broadcast" for name, _ in known], bool)
+        is_buffer = (contains(buffer_updates(t), begun) & of_broadcasts).tolist()
+    in_backward = [False] * len(rows)
     backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
     if len(backward.start):  # a step's lasts from its first to its last node
         step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)

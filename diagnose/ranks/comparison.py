@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
+from diagnose.ranks.alone import LoneWork, lone_work
 from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
+from diagnose.ranks.parts import WholeWork, whole_work
 from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
+from diagnose.ranks.sizes import UnevenSizes, uneven_sizes
+from diagnose.ranks.stages import StageTurns, stage_turns
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
@@ -30,6 +34,10 @@ class Comparison:
     reason: Reason
     collectives: tuple[CollectiveSummary, ...] = ()
     slow_group: SlowGroup | None = None
+    lone: LoneWork | None = None  # what one rank does alone while the others wait
+    uneven: UnevenSizes | None = None  # what late ranks compute more on, if it explains that they are late
+    whole: WholeWork | None = None  # what each rank computes for all of them
+    turns: StageTurns | None = None  # of the stages of a pipeline
     exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
 
@@ -88,9 +96,21 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         reason,
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
+        lone_work(ranks),
+        _uneven(ranks, times, lateness),
+        whole_work(ranks),
+        stage_turns(ranks),
         most_exchanged(ranks, matches) if matches.num else None,
         replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,
     )
+
+
+def _uneven(ranks: tuple[RankProfile, ...], times: Times, lateness: Lateness) -> UnevenSizes | None:
+    """Return the sizes that make whichever rank is late take longer."""
+    latest = np.nan_to_num(lateness.excess).max(axis=0, initial=0.0)
+    if not (lateness.late or lateness.in_turns) or not latest.any():
+        return None
+    return uneven_sizes(ranks, float(latest.mean() / np.nanmean(times.own)))
 
 
 def excess_of(ranks: tuple[RankProfile, ...], lateness: Lateness) -> dict[int, Less]:

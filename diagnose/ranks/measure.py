@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
+from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
 from diagnose.model.intervals import (
@@ -24,9 +28,22 @@ from diagnose.model.intervals import (
     total,
     union,
 )
+from diagnose.model.locations import is_own_file
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
-from diagnose.ranks.profile import COMMUNICATION, PHASES, CauseTraits, Collectives, LineTime, RankProfile, Speeds
+from diagnose.ranks.parts import kept_parts
+from diagnose.ranks.profile import (
+    COMMUNICATION,
+    PHASES,
+    CauseTraits,
+    Collectives,
+    LineTime,
+    RankProfile,
+    SampledLine,
+    Speeds,
+)
+from diagnose.ranks.sizes import made_lines
+from diagnose.ranks.stages import receives_of
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
@@ -37,7 +54,9 @@ from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.stages import of_tasks
 from diagnose.text.plain_text import middle
 
+MAX_RUN_LINES = 64  # of a rank's samples; the others have too few to compare
 MIN_WAITING_CALL_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
+_Place: TypeAlias = tuple[str, int, str]  # file, line, function
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
 
 
@@ -67,6 +86,8 @@ def profile_of(
     (kernels, kernel_names), leaves, spec = _speeds(t, computing), _leaves(t), gpu_spec(t)
     info, clocks = t.capture.info, [each for gpu in gpu_rows(t) if (each := clocks_of(gpu)) is not None]
     of_host = {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in (*PHASES, traits.copies)}
+    waiting = [t.causes.of(rule) for rule in t.causes.totals() if rule in traits.waits]
+    of_host[COMMUNICATION] = union(*((t.causes.start[mine], t.causes.end[mine]) for mine in waiting))
     return RankProfile(
         rank=t.trace.rank,
         world_size=t.trace.world_size,
@@ -98,6 +119,11 @@ def profile_of(
         blocks=float(np.maximum(t.trace.events.grid[t.tasks.row[launched]].astype(np.int64), 0).sum()) / t.steps.num,
         elements=_elements(t, leaves),
         lines=tuple(_lines(t, of_host)),
+        receives=receives_of(t),
+        kept=kept_parts(t),
+        made=made_lines(t.capture),
+        run_lines=_run_lines(t.capture),
+        run_samples=len(t.capture.run.path) if t.capture.run is not None else 0,
         ready_share=ready_share(t),
         clock_mhz=float(np.mean([each.mhz.mean() for each in clocks])) if clocks else 0.0,
         is_cut=t.trace.cut,
@@ -267,3 +293,24 @@ def _lines(t: Tables, parts: Mapping[str, Intervals]) -> Iterator[LineTime]:
             file, line, function = samples.places[row]
             code = t.capture.lines.get((file, line), "")
             yield LineTime(cause, file, line, function, code, int(num[row]) * each_ns)
+
+
+def _run_lines(capture: Capture) -> tuple[SampledLine, ...]:
+    """Return the user's lines that the samples of the whole run saw most, with the line that calls each most often."""
+    run = capture.run
+    if run is None or not len(run.path):
+        return ()
+    within, at, callers = Counter[_Place](), Counter[_Place](), Counter[tuple[_Place, _Place]]()
+    for row, num in Counter(run.path.tolist()).items():
+        path = [place for place in (run.paths[row] if row >= 0 else ()) if is_own_file(place[0])]
+        within.update(dict.fromkeys(path, num))
+        at.update(dict.fromkeys(path[:1], num))
+        callers.update(dict.fromkeys(pairwise(path), num))
+    number = {place: i for i, (place, _) in enumerate(within.most_common(MAX_RUN_LINES))}
+    caller_of = {inner: outer for (inner, outer), _ in reversed(callers.most_common())}
+    return tuple(
+        SampledLine(
+            *place, capture.lines.get(place[:2], ""), within[place], at[place], number.get(caller_of.get(place), -1)
+        )
+        for place in number
+    )

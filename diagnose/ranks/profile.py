@@ -22,7 +22,7 @@ from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
-FORMAT: Final = 3  # of the bytes; a reader of another format refuses them
+FORMAT: Final = 4  # of the bytes; a reader of another format refuses them
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
 
@@ -104,6 +104,60 @@ class LineTime:
     spent_ns: float = 0.0  # a step: the sampler's share of the time of this cause
 
 
+@dataclass(frozen=True, slots=True)
+class SampledLine:
+    """A line of the script in all steps of the run that nothing recorded, by the samples of it."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""  # the text of the line, where the capture holds it
+    within: int = 0  # samples at the line or in what it calls
+    at: int = 0  # samples in no other line of the script
+    caller: int = -1  # row of the line that calls it, -1 for none
+
+
+@dataclass(frozen=True, slots=True)
+class MadeLine:
+    """What one line of the program makes in a step of the recorded data flow."""
+
+    step: int  # 0 or 1
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    num: int = 0  # operators
+    made: int = 0  # elements that they write
+    draw_file: str = ""  # where a value that it reads is drawn at random, "" where none is known to be
+    draw_line: int = 0
+    draw_code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPart:
+    """A value of which a rank reads one of as many parts as there are ranks."""
+
+    file: str
+    line: int  # of the call that makes the whole, in the function that takes the part
+    function: str
+    code: str
+    cut_line: int  # where the part is taken
+    cut_code: str
+    offset: int  # of the part, in elements
+    made_ns: float  # what a step takes to make the whole
+    functions: tuple[tuple[str, str], ...] = ()  # file and name of what runs for it alone
+
+
+@dataclass(frozen=True, slots=True)
+class Receives:
+    """What a rank receives from single other ranks, as a stage of a pipeline; without a device."""
+
+    per_step: float
+    waited_ns: float  # a step, while it runs no operator
+    passes: int = 0  # of the backward in a step, 0 where that is not known
+    sends_first: bool = False  # a step begins with a send
+
+
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
@@ -154,6 +208,11 @@ class RankProfile:
     blocks: float = 0.0  # of threads that its kernels run in a step: as many on equal inputs; 0: not recorded
     elements: float = 0.0  # of the inputs of its operators in a step; 0: not recorded
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
+    run_lines: tuple[SampledLine, ...] = ()  # of the whole run, where the capture has samples of it
+    run_samples: int = 0  # of the whole run
+    made: tuple[MadeLine, ...] = ()  # by the lines of the data flow, in the order of the program
+    receives: Receives | None = None
+    kept: tuple[KeptPart, ...] = ()  # those that take longest first
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     factor: float = 0.0  # by which its times were scaled, to those of steps without the profiler; 0: as recorded
@@ -223,6 +282,7 @@ class RankProfile:
             and (not len(self.beside) or self.beside.shape == self.spent.shape)
             and ((c.kind >= 0) & (c.kind < len(self.kinds)) & (c.step >= 0) & (c.step < num)).all()
             and all(0 <= kind.group < len(self.groups) for kind in self.kinds)
+            and all(-1 <= line.caller < len(self.run_lines) for line in self.run_lines)
         )
 
 

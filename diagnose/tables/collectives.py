@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from diagnose.model.arrays import Rows
+from diagnose.model.dataflow import Value
 from diagnose.model.events import Kind
 from diagnose.model.intervals import (
     EMPTY,
@@ -56,9 +57,12 @@ def buffer_broadcasts(t: Tables) -> Rows:
 
 
 def buffer_updates(t: Tables) -> Intervals:
-    """Return when the host sends buffers inside DDP's forward: from gathering them to the last copy back."""
+    """Return when the host sends buffers inside DDP's forward: from gathering them to the last copy back.
+
+    Without a device the sending itself lies between the two.
+    """
     events = t.trace.events
-    launches = t.tasks.launch[buffer_broadcasts(t)]
+    launches = t.tasks.launch[buffer_broadcasts(t)] if t.device_id >= 0 else t.calls(_BROADCAST_CALL, Kind.OP)
     parts = []
     for forward in t.calls(_FORWARD, Kind.ANNOTATION, Kind.OP).tolist():
         start, end, thread = events.start[forward], events.end[forward], int(events.thread[forward])
@@ -80,6 +84,20 @@ def buffer_updates(t: Tables) -> Intervals:
             last += 1
         parts.append((int(events.start[rows[first]]), int(events.end[rows[last]])))
     return union((np.array([a for a, _ in parts], np.int64), np.array([b for _, b in parts], np.int64)))
+
+
+def constant_buffers(t: Tables) -> list[Value]:
+    """Return the buffers of the recorded data flow if all of them hold the same in all its steps, else none.
+
+    A broadcast writes them, each time with what they held.
+    """
+    held: dict[str, Value] = {}
+    for value in t.capture.dataflow.values if t.capture.dataflow is not None else ():
+        if value.role == "buffer":
+            first = held.setdefault(value.name, value)
+            if not value.fingerprint or value.fingerprint != first.fingerprint:
+                return []
+    return sorted(held.values(), key=lambda value: -value.num_bytes)
 
 
 def exposed_broadcasts(t: Tables) -> Intervals:

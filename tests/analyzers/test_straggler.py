@@ -7,8 +7,8 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.model.locations import Where
-from diagnose.pipeline import run as across
 from diagnose.pipeline.run import analyze_captures
+from diagnose.pipeline.shares import _WAITING, EXPOSED, left_of
 from diagnose.reports.json import schema, to_dict
 
 validate = pytest.importorskip("jsonschema", reason="the schema is checked with the package jsonschema").validate
@@ -72,7 +72,7 @@ def test_waiting_for_the_late_rank_is_no_cost_of_the_exchange(recording):
     found = {f.rule: f for f in whole.findings}
     assert found["straggler"].worth_ns == pytest.approx(500_000)
     assert found["exposed-communication"].lost_ns == pytest.approx(100_000)  # of the late rank, which waits for nobody
-    begun = across._without_waiting(alone, 1 / 6)  # and of a rank that waits
+    begun = left_of(alone, EXPOSED, 1 / 6, _WAITING)  # and of a rank that waits
     cost = begun.findings[0]
     assert (cost.lost_ns, cost.worth_ns) == (pytest.approx(100_000), pytest.approx(100_000))
     assert cost.evidence[-1] == "500 µs more is waiting for other ranks, which no change of the exchange removes."
