@@ -298,6 +298,20 @@ class BreakRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     function: str = ""
     reason: str = ""  # in torch's own words
     hint: str = ""
+    skips: bool = False  # no part of the function is compiled: the break is in a loop, or compiling failed
+
+
+class CompilationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A compilation of a function of the run's, or of its backward pass."""
+
+    began_ns: Time
+    took_ns: Count
+    file: str = ""
+    line: Count = 0  # its first
+    function: str = ""
+    version: Count = 0  # how often the function had been compiled before
+    guard: str = ""  # that did not fit, with the value that it saw, in torch's own words
+    at: tuple[str, Count] | None = None  # file and line of what the guard checks
 
 
 class VersionsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -316,6 +330,7 @@ class CompiledRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     breaks: tuple[BreakRecord, ...] = ()
     versions: tuple[VersionsRecord, ...] = ()
+    compilations: tuple[CompilationRecord, ...] = ()  # in order of time
     took_s: Amount = 0.0  # that compiling took, of forward and backward
     backend_s: Amount = 0.0  # of it in the backend, which generates code
 
