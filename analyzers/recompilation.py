@@ -28,6 +28,7 @@ from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.guards import checked_by
 from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import code_loads, compile_frames, recurs
@@ -70,7 +71,8 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _of_run(t: Tables, again: Recompiling) -> Finding:
-    last, num = again.compilations[-1], again.num
+    last, num, calls = again.compilations[-1], again.num, t.capture.known.compiled.calls
+    call = next((each for each in calls if each.functions[0][1:3] == (last.file, last.line)), None)
     guards = list(dict.fromkeys(each.guard for each in reversed(again.compilations) if each.guard))
     at = dict.fromkeys([*(each.at for each in reversed(again.compilations) if each.at), (last.file, last.line)])
     evidence = [
@@ -93,5 +95,6 @@ def _of_run(t: Tables, again: Recompiling) -> Finding:
             "kind": checked_by(guards[0]) if guards else "other",
             "guard": guards[0] if guards else "",
             "cost_factor": round(again.factor, 3),
+            **({"made": as_facts(call.made)} if call is not None and call.made is not None else {}),
         },
     )

@@ -320,8 +320,8 @@ def stalls(t: Tables) -> tuple[Stall, ...]:
     run, capture, found = t.capture.run, t.capture, list[Stall]()
     if run is None:
         return ()
-    run = settled(run, capture)
-    usable = usable_steps(run, capture)
+    whole, run = run, settled(run, capture)
+    usable = usable_steps(run, capture) & (run.took_ns == whole.took_ns)
     base = _bases(run, usable)
     usable &= base > 0
     base[base == 0] = 1.0

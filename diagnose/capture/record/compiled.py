@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from diagnose.model.locations import is_user_file
-from diagnose.model.records import BreakRecord, CompilationRecord, CompiledRecord, VersionsRecord
+from diagnose.model.records import BreakRecord, CompilationRecord, CompileCallRecord, CompiledRecord, VersionsRecord
 from diagnose.text.masking import mask_text
 
 _GUARD = re.compile(r"^\d+/(?P<version>\d+): (?P<guard>.*?)(\s+# .*)?$")
@@ -35,6 +35,10 @@ class CompilationLog:
         self._last: Any = None
         self._num: Counter[tuple[str, int, str]] = Counter()
         self._by_id: dict[str, CompilationRecord] = {}
+
+    def has(self, file: str, line: int) -> bool:
+        """Return whether the function that begins there was compiled, or that was tried."""
+        return any(code[:2] == (file, line) for code in self._num)
 
     def look(self) -> None:
         """Take down what has been compiled since the last call."""
@@ -63,6 +67,7 @@ class CompilationLog:
         record = CompilationRecord(
             began_ns=began_ns,
             took_ns=took_ns,
+            id=str(metrics.compile_id or ""),
             file=file,
             line=line,
             function=_function(code[2]),
@@ -80,18 +85,18 @@ class CompilationLog:
             self.skipped.append(_skipped(metrics))
 
 
-def compiled_record(log: CompilationLog | None = None) -> CompiledRecord:
+def compiled_record(log: CompilationLog | None = None, calls: Sequence[CompileCallRecord] = ()) -> CompiledRecord:
     """Return what has been noted so far; nothing of a release that keeps it elsewhere, which is no reason to fail."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     log = log or CompilationLog()
     try:
         log.look()
-        return CompiledRecord() if utils is None else _record(utils, log)
+        return CompiledRecord() if utils is None else _record(utils, log, calls)
     except AttributeError:
         return CompiledRecord()
 
 
-def _record(utils: Any, log: CompilationLog) -> CompiledRecord:
+def _record(utils: Any, log: CompilationLog, calls: Sequence[CompileCallRecord]) -> CompiledRecord:
     versions = [_versions(code, failures) for code, failures in utils.guard_failures.items()]
     spent_ns: Mapping[str, float] = utils.cumulative_time_spent_ns
     took = sum(spent_ns.get(f"entire_{part}_compile", 0.0) for part in ("frame", "backward"))
@@ -99,9 +104,18 @@ def _record(utils: Any, log: CompilationLog) -> CompiledRecord:
         breaks=tuple(dict.fromkeys([*log.skipped, *filter(None, map(_break, utils.graph_break_reasons))])),
         versions=tuple(sorted(filter(None, versions), key=lambda one: -one.num)),
         compilations=tuple(log.compilations),
+        calls=tuple(
+            structs.replace(each, is_idle=_shows_all(utils) and not log.has(*each.functions[0][1:3])) for each in calls
+        ),
         took_s=round(took / 1e9, 3),
         backend_s=round(spent_ns.get("backend_compile", 0.0) / 1e9, 3),
     )
+
+
+def _shows_all(utils: Any) -> bool:
+    """Return whether each compilation is noted, and none is switched off."""
+    config: Any = sys.modules["torch._dynamo.config"]
+    return hasattr(utils.CompilationMetrics, "start_time_us") and not config.disable
 
 
 def compiled_places(compiled: CompiledRecord) -> list[tuple[str, int]]:
@@ -109,7 +123,8 @@ def compiled_places(compiled: CompiledRecord) -> list[tuple[str, int]]:
     broken = [(each.file, each.line) for each in compiled.breaks]
     again = [each for each in compiled.compilations if each.version]
     places = [each.at or (each.file, each.line) for each in again]
-    return list(dict.fromkeys([*broken, *((each.file, each.line) for each in compiled.versions), *places]))
+    calls = [(each.file, each.line) for each in compiled.calls]
+    return list(dict.fromkeys([*broken, *((each.file, each.line) for each in compiled.versions), *places, *calls]))
 
 
 def _break(noted: Any) -> BreakRecord | None:

@@ -454,7 +454,7 @@ class Session:
         """
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
-            self.compiled = compiled_record(self._compilations)
+            self.compiled = compiled_record(self._compilations, self.script_config.compile_calls)
             self.lines.named = (*self.measured.dataflow_lines, *compiled_places(self.compiled))
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
