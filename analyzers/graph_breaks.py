@@ -18,18 +18,14 @@ How sure
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-import numpy as np
-
 from diagnose.analyzers.common.advice import Advice, rounding
+from diagnose.analyzers.common.compiled_graphs import entering_and_computing, graphs, last_share
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.locate import line_at
-from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, subtract
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.records import BreakRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -56,8 +52,6 @@ ADVICE = (
     ),
 )
 MIN_SHARE = 0.03
-_ENTERED = re.compile(r"^Torch-Compiled Region")
-_WRAPS = re.compile(r"^(TorchDynamo Cache Lookup|Torch-Compiled Region|CompiledFunction(Backward)?$|AOTDispatcher )")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -75,7 +69,7 @@ def find(t: Tables) -> list[Finding]:
     breaks = _breaks(t)
     if not breaks:
         return []
-    num = len(_graphs(t)) / t.steps.num
+    num = len(graphs(t)) / t.steps.num
     texts = [f"{each.function}, line {each.line}: {each.reason}." for each in breaks[:3]]
     facts = {"reason": breaks[0].reason, "hint": f"# {breaks[0].hint}\n" if breaks[0].hint else ""}
     rule = IdleRule(META.id, f"torch.compile breaks the step into {num:.0f} graphs", "middle", "medium", texts, facts)
@@ -92,21 +86,10 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _breaks(t: Tables) -> tuple[BreakRecord, ...]:
-    return t.capture.known.compiled.breaks
-
-
-def _graphs(t: Tables) -> Rows:
-    return t.in_window(t.calls(_ENTERED, Kind.OP, Kind.ANNOTATION))
+    return tuple(each for each in t.capture.known.compiled.breaks if not each.skips)
 
 
 def _entering_again(t: Tables) -> Intervals:
     """Return of the time in which graphs are looked up and entered, and compute nothing, all but one graph's share."""
-    events, num = t.trace.events, len(_graphs(t))
-    if num <= t.steps.num:
-        return EMPTY
-    wraps = t.calls(_WRAPS, Kind.OP, Kind.ANNOTATION)
-    entering = t.covering(wraps)
-    others = t.host_rows(Kind.OP)
-    inside = others[contains(entering, events.start[others]) & ~among(others, wraps)]
-    start, end = subtract(entering, t.covering(inside))
-    return Intervals(end - ((end - start) * (1 - t.steps.num / num)).astype(np.int64), end)
+    num = len(graphs(t))
+    return last_share(entering_and_computing(t)[0], 1 - t.steps.num / num) if num > t.steps.num else EMPTY

@@ -70,6 +70,8 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     cold, allocating = ((events.end[rows] - events.start[rows]).sum() for rows in (loads, blocks))
     if t.steps.num == 1 and cold < COLD_BESIDE * allocating:
         blocks = blocks[:0]
+    if t.recompiling is not None:  # a cold start is over: these come again, if not in these steps
+        frames = frames[:0]
     calls = union(EMPTY, *(t.covering(rows) for rows in (loads, frames, blocks) if not recurs(t, rows)))
     loaded = matching(t.trace, (Kind.OVERHEAD,), LOADS_CODE)  # the profiler's category, CUDA's work
     captures = EMPTY if recurs(t, t.calls(GRAPH_CAPTURE)) else graph_captures(t)

@@ -332,6 +332,16 @@ local.step()   # in place of optimizer.step(); local.average() at the end""",
     ),
     Advice(
         id="steady-guard",
+        title="Compile each layer instead of the whole model: a layer has few states, which its copies share{there}",
+        numerics=rounding("less is fused between layers; compare the loss of the first steps"),
+        after="# the guard that fails: {guard}\n"
+        "for layer in model.layers:   # instead of model.compile() or torch.compile(model)\n"
+        "    layer.compile()",
+        needs="parameters whose requires_grad changes layer by layer",
+        when=_that_checks("flag"),
+    ),
+    Advice(
+        id="steady-guard",
         title="Keep what the guard checks the same in each step{there}",
         numerics=identical(),
         after="# the guard that fails: {guard}\n{line}",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Change, Patch, Proposal, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, SetArguments, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import growth
 
@@ -70,6 +70,7 @@ CHANGE = Change(
     numerics=rounding("other kernels are generated; compare the loss of the first steps"),
     applies=lambda _, finding: finding.facts.get("kind", "size") == "size",
     patch=Patch(compiling.stop_recompiling, compiles=True, group="compile"),
+    edit=SetArguments(("torch.compile",), {"dynamic": True}),
     proposal=_proposal,
     effect=_effect,
     remedy="diagnose.kernels.compiling",

@@ -7,14 +7,14 @@ from the operators in it and from what it lies between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, is_pointwise, is_reduction, num_bytes
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
-__all__ = ["Unfused", "unfused_clusters"]
+__all__ = ["Unfused", "fusable_within", "unfused_clusters"]
 
 MIN_FUSED_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
 MIN_KEYS = 16  # of an attention: a softmax over fewer is a gate or a mixture of few
@@ -57,25 +57,47 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
     found: dict[tuple[Form, object], list[list[int]]] = {}
     forms: dict[Frame, Form] = {}  # of the lines of the forward pass
     within: set[int] = set()
+    for phase, whole, joining in _fusable(graph, lambda _: True):
+        form, cluster = _formed(graph, whole, forms if phase == "backward" else None)
+        lines = graph.work(cluster).lines
+        is_backward_of_form = phase == "backward" and form != "pointwise"
+        if is_backward_of_form or len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
+            if form != "pointwise":
+                forms |= dict.fromkeys(lines, form)
+            where = tuple((line.file, line.function) for line in lines[:1])
+            found.setdefault((form, where), []).append(cluster)
+            within |= _inner_values(graph, cluster, phase, joining)
+    records = (_record(graph, form, clusters, within) for (form, _), clusters in found.items())
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def fusable_within(graph: Graph, is_inside: Callable[[Operator], bool]) -> Unfused | None:
+    """Return all that a compiler of these operators of the last step would fuse, None for nothing."""
+    clusters, within = list[list[int]](), set[int]()
+    for phase, whole, joining in _fusable(graph, is_inside):
+        if len(whole) >= MIN_FUSED_OPERATORS:
+            clusters.append(whole)
+            within |= _inner_values(graph, whole, phase, joining)
+    return _record(graph, "pointwise", clusters, within) if clusters else None
+
+
+def _fusable(graph: Graph, is_inside: Callable[[Operator], bool]) -> Iterator[tuple[str, list[int], set[int]]]:
+    """Yield the clusters of each phase, with the values that operators of the phase hand each other."""
     depth = _depths(graph)
     for phase in ("forward", "backward", "other"):
-        members = {i for i in graph.of_step(graph.last_step) if graph.operators[i].phase == phase and _fuses(graph, i)}
+        mine = (i for i in graph.of_step(graph.last_step) if graph.operators[i].phase == phase and _fuses(graph, i))
+        members = {i for i in mine if is_inside(graph.operators[i])}
         made = ((use.value, i) for i in members for use in graph.operators[i].writes)
         joining = {value for value, i in made if _is_inner(graph, value, i, depth)}
         for whole in components(graph, members, joining.__contains__):
-            form, cluster = _formed(graph, whole, forms if phase == "backward" else None)
-            lines = graph.work(cluster).lines
-            is_backward_of_form = phase == "backward" and form != "pointwise"
-            if is_backward_of_form or len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
-                if form != "pointwise":
-                    forms |= dict.fromkeys(lines, form)
-                where = tuple((line.file, line.function) for line in lines[:1])
-                found.setdefault((form, where), []).append(cluster)
-                inner = joining.intersection(use.value for i in cluster for use in graph.operators[i].writes)
-                readers = {v: {i for i in graph.readers[v] if graph.operators[i].phase == phase} for v in inner}
-                within |= {value for value, each in readers.items() if each.issubset(cluster)}
-    records = (_record(graph, form, clusters, within) for (form, _), clusters in found.items())
-    return tuple(sorted(records, key=lambda one: -one.work.share))
+            yield phase, whole, joining
+
+
+def _inner_values(graph: Graph, cluster: list[int], phase: str, joining: set[int]) -> set[int]:
+    """Return the values that nothing of the phase but the cluster reads."""
+    inner = joining.intersection(use.value for i in cluster for use in graph.operators[i].writes)
+    readers = {v: {i for i in graph.readers[v] if graph.operators[i].phase == phase} for v in inner}
+    return {value for value, each in readers.items() if each.issubset(cluster)}
 
 
 def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form] | None) -> tuple[Form, list[int]]:

@@ -298,6 +298,37 @@ class BreakRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     function: str = ""
     reason: str = ""  # in torch's own words
     hint: str = ""
+    skips: bool = False  # no part of the function is compiled: the break is in a loop, or compiling failed
+
+
+class CompilationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A compilation of a function of the run's, or of its backward pass."""
+
+    began_ns: Time
+    took_ns: Count
+    id: str = ""  # that its calls have in a trace
+    file: str = ""
+    line: Count = 0  # its first
+    function: str = ""
+    version: Count = 0  # how often the function had been compiled before
+    guard: str = ""  # that did not fit, with the value that it saw, in torch's own words
+    at: tuple[str, Count] | None = None  # file and line of what the guard checks
+
+
+class CompileCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The script's call of torch.compile for a function, or for a module and its forward."""
+
+    file: str
+    line: Count
+    name: str = ""  # of the function, or of the module's class
+    functions: tuple[tuple[str, str, Count, Count], ...] = ()  # name, file, first and last line; of a module its own
+    is_idle: bool = False  # nothing of it has been compiled
+    made: CallRecord | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the line of the call, "" for a decorator."""
+        return self.made.lines[self.made.begin[0] - self.made.first].strip() if self.made is not None else ""
 
 
 class VersionsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -316,6 +347,8 @@ class CompiledRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     breaks: tuple[BreakRecord, ...] = ()
     versions: tuple[VersionsRecord, ...] = ()
+    compilations: tuple[CompilationRecord, ...] = ()  # in order of time
+    calls: tuple[CompileCallRecord, ...] = ()
     took_s: Amount = 0.0  # that compiling took, of forward and backward
     backend_s: Amount = 0.0  # of it in the backend, which generates code
 

@@ -149,7 +149,7 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     base, step_ns = replay_base(t), t.steps.step_ns
     # A device needs its pauses between tasks: what a change of theirs saves is all that can go.
     relief = {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
-    replayed = [f for f in found if f.rule not in relief and META[f.rule].kind not in ("state", "run")]
+    replayed = [f for f in found if f.rule not in relief and f.share is None and META[f.rule].kind != "state"]
     replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
     # Each of the largest findings costs a replay.
     for finding in replayed[:10]:
@@ -238,7 +238,7 @@ def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescrip
     """
     chosen: dict[str, Prescription] = {}
     for p in replayed.prescriptions:
-        if p.id in replayed.effects or (META[p.rule].kind == "run" and p.predicted_step_ns is not None):
+        if p.id in replayed.effects or (p.mean_step_ns is not None and p.predicted_step_ns is not None):
             chosen.setdefault(p.rule, p)
     first: dict[str, Prescription] = {}
     for p in (chosen[f.rule] for f in found if f.rule in chosen and f.worth_ns > 0):

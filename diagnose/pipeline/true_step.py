@@ -236,12 +236,15 @@ def factor_of_job(ranks: Iterable[CaptureInfo]) -> float:
 def true_step(t: Tables) -> TrueStep:
     """Return the step that the user has; the recorded one if no step was timed without the profiler."""
     recorded_ns = t.steps.step_ns
-    rare_ns = sum(stall.lost_ns for stall in t.stalls)
+    again_ns = t.recompiling.lost_ns if t.recompiling is not None else 0.0
+    rare_ns = sum(stall.lost_ns for stall in t.stalls) + again_ns
     in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
     is_measured, mean_ns = len(times) > 0, float(times.mean()) if len(times) else recorded_ns
     if not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
         mean_ns += rare_ns - (min(_rare_ns(times), rare_ns) if is_measured else in_window_ns)
+    else:  # these are without what compiling takes
+        mean_ns += again_ns
     if (growing := t.growing_steps) is not None:
         rare_ns += growing.unrecorded_ns
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)

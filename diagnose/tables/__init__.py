@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
     from diagnose.tables.python_calls import Issuer
     from diagnose.tables.roofline import Group
-    from diagnose.tables.run_steps import GrowingSteps, Stall
+    from diagnose.tables.run_steps import GrowingSteps, Recompiling, Stall
     from diagnose.tables.step_calls import StepCalls
     from diagnose.tables.syncs import Frees, FullQueue
 
@@ -71,6 +71,7 @@ class Tables:
     full_queue: FullQueue = field(init=False)  # launches that wait for room in the device's queue
 
     # The run around them, as far as the capture knows it
+    recompiling: Recompiling | None = field(init=False)
     stalls: tuple[Stall, ...] = field(init=False)
     growing_steps: GrowingSteps | None = field(init=False)
     plain_steps: PlainSteps | None = field(init=False)

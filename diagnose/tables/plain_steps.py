@@ -16,7 +16,7 @@ from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import PlainSteps
 from diagnose.model.intervals import quantiles
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
+from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, settled, usable_steps, variation
 
 MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
@@ -53,6 +53,7 @@ def steps_of_run(t: Tables) -> Floats:
     run, info = t.capture.run, t.capture.info
     if run is None or t.device_id >= 0 or (info is not None and info.world_size > 1):
         return np.empty(0)
+    run = settled(run, t.capture)
     rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
     return run.step_ns[rows if len(rows) >= MIN_BESIDE else rows[:0]].astype(np.float64)
 
@@ -111,6 +112,7 @@ def _beside(t: Tables) -> _Beside | None:
         return None
     if t.device_id >= 0 and not len(run.device_ns):
         return None  # the host runs ahead by any number of steps
+    run = settled(run, t.capture)
     plain = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
     # The longest run of consecutive rows: of two timing windows the longer one is kept.
     rows = np.flatnonzero(run.state == TIMING)

@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import distinct, grouped, intersect, span, total
+from diagnose.model.intervals import Intervals, distinct, grouped, intersect, span, total
 from diagnose.model.limits import FEW, MIN_RECURRENCES
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables
@@ -209,11 +209,16 @@ def _trains(t: Tables, names: frozenset[str], info: CaptureInfo, *, has_operator
     return False
 
 
+def compiled_code(t: Tables) -> Intervals:
+    """Return when what torch.compile has made runs on the host."""
+    return t.covering(t.calls(_COMPILED_REGION, Kind.OP, Kind.ANNOTATION))
+
+
 def _is_compiled(t: Tables) -> bool:
     if t.capture.known.compiled.versions:  # also where all of them were given up
         return True
     start, end = t.steps.window
-    regions = intersect(t.covering(t.calls(_COMPILED_REGION, Kind.OP, Kind.ANNOTATION)), span(start, end))
+    regions = intersect(compiled_code(t), span(start, end))
     # Of the steps, of the tasks or of their time: less is a helper of an eager model.
     if total(regions) >= FEW * (end - start):
         return True

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -19,8 +20,10 @@ from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
-from diagnose.model.intervals import Intervals, among, contains, covered, quantiles, union
+from diagnose.model.guards import checked_by
+from diagnose.model.intervals import Intervals, among, contains, covered, distinct, quantiles, union
 from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
+from diagnose.model.records import CompilationRecord
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
@@ -317,7 +320,8 @@ def stalls(t: Tables) -> tuple[Stall, ...]:
     run, capture, found = t.capture.run, t.capture, list[Stall]()
     if run is None:
         return ()
-    usable = usable_steps(run, capture)
+    whole, run = run, settled(run, capture)
+    usable = usable_steps(run, capture) & (run.took_ns == whole.took_ns)
     base = _bases(run, usable)
     usable &= base > 0
     base[base == 0] = 1.0
@@ -351,6 +355,7 @@ def variation(capture: Capture) -> Variation | None:
     run, info, work = capture.run, capture.info, np.empty(0)
     times = np.array(info.unprofiled_ms if info else (), np.float64) * 1e6
     if run is not None:
+        run = settled(run, capture)
         rows = np.flatnonzero(usable_steps(run, capture) & (run.state == PLAIN))
         times, work = run.step_ns[rows].astype(np.float64), run.phase("work")[rows].astype(np.float64)
     if len(times) < MIN_RUN_STEPS:
@@ -376,7 +381,7 @@ def usable_steps(run: RunSteps, capture: Capture) -> Mask:
 
 def run_mean(run: RunSteps, capture: Capture) -> tuple[float, int] | None:
     """Return the mean step of the run, ns, without what recording makes longer, and of how many; None where unknown."""
-    usable = usable_steps(run, capture)
+    run, usable = settled(run, capture), usable_steps(run, capture)
     base = _bases(run, usable)
     plain = base[usable & (run.state == PLAIN)]
     rows = np.flatnonzero(usable & (base > 0))
@@ -470,6 +475,86 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
     )
 
 
+# Code that torch.compile compiles again in steady steps, as torch noted it over the whole run.
+#
+# A window of ten steps may hold none of it, and a guard that fails once in twenty steps still takes most of the time.
+
+
+class Recompiling(NamedTuple):
+    """What compiling again takes of the run after its start; times in ns."""
+
+    num: int  # steps in which something is compiled again
+    num_steps: int  # that were judged
+    each_ns: float  # that compiling takes of one of these steps
+    lost_ns: float  # of the mean step
+    share: float  # of the run's time
+    factor: float  # 95 %: by which its cost may differ
+    compilations: tuple[CompilationRecord, ...]  # in these steps, for the guard that failed most often
+
+
+# A number that changed twice goes on: counters, temperatures and rates have no end. Sizes and flags may have a few
+# values, of which the last ones come late.
+MIN_CHANGES_OF_NUMBER = 2
+MAX_VERSIONS = 8  # of a function: torch's own limit, which scripts raise
+
+
+def recompiling(t: Tables) -> Recompiling | None:
+    """Return what is compiled again once the run has started, None where that stops.
+
+    What the first quarter of the steps compiles is the start, up to as many versions as torch makes by itself. A guard
+    has to fail time and again: an evaluation and the last batch of an epoch let others fail once each. Of steps that
+    were recorded with stacks only the number counts.
+    """
+    run, capture = t.capture.run, t.capture
+    if run is None or run.num < MIN_RUN_STEPS:
+        return None
+    again = [each for each in capture.known.compiled.compilations if each.version]
+    start = run.num // 4 if all(each.version < MAX_VERSIONS for each in again) else 0
+    failed = defaultdict[tuple[str, ...], list[CompilationRecord]](list)
+    for each in again:
+        failed[each.file, each.function, re.sub(r"\d+(\.\d+)?", "#", each.guard)].append(each)
+    found = dict[tuple[str, ...], Rows]()
+    for guard, those in failed.items():
+        rows = np.flatnonzero(_compiling_ns(run, those)[start:]) + start
+        is_number = checked_by(those[0].guard) == "number"
+        if len(rows) >= (MIN_CHANGES_OF_NUMBER if is_number else MIN_RECURRENCES):
+            found[guard] = rows
+    within, base = _compiling_ns(run, again), settled(run, capture).step_ns[start:]
+    rows = distinct(*found.values()) if found else np.empty(0, np.intp)
+    timed = rows[run.state[rows] != ATTRIBUTION]
+    plain = base[run.state[start:] == PLAIN]
+    if not len(timed) or not len(plain):
+        return None
+    lost_ns = float(within[timed].mean()) * len(rows) / len(base)
+    return Recompiling(
+        num=len(rows),
+        num_steps=len(base),
+        each_ns=float(np.median(within[timed])),
+        lost_ns=lost_ns,
+        share=lost_ns / (lost_ns + float(plain.mean())),
+        factor=sum_factor(within[rows].tolist(), is_regular=_period(rows, np.ones(run.num, bool)) > 0),
+        compilations=tuple(failed[max(found, key=lambda guard: len(found[guard]))]),
+    )
+
+
+def _compiling_ns(run: RunSteps, noted: Iterable[CompilationRecord]) -> Ints:
+    """Return what these compilations took of each step."""
+    times = np.array([(each.began_ns, each.took_ns) for each in noted], np.int64).reshape(-1, 2)
+    compiling = union((times[:, 0], times[:, 0] + times[:, 1]))
+    return covered(compiling, run.began_ns, run.began_ns + run.took_ns)
+
+
+def settled(run: RunSteps, capture: Capture) -> RunSteps:
+    """Return the steps without what compiling took of them: it makes no step a long one, and ends, or has a rule."""
+    compiling = _compiling_ns(run, capture.known.compiled.compilations)
+    if not compiling.any():
+        return run
+    by_device = run.device_ns
+    if len(by_device):
+        by_device = np.where(by_device > 0, np.maximum(by_device - compiling, 1), 0)
+    return replace(run, took_ns=np.maximum(run.took_ns - compiling, 1), device_ns=by_device)
+
+
 # Steps that get longer as the run goes on, because of the work at one place: it grows with what is stored.
 #
 # A machine that becomes slower makes everything in a step longer; here one place has what the later steps take longer,
@@ -496,6 +581,7 @@ def growing_steps(t: Tables) -> GrowingSteps | None:
     run, info = t.capture.run, t.capture.info
     if run is None or t.device_id >= 0 or (info is not None and info.world_size > 1):
         return None  # the host's steps are not the device's, nor those of other ranks
+    run = settled(run, t.capture)
     rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
     times = run.step_ns[rows].astype(np.float64)
     if not grows(times.tolist()):

@@ -46,7 +46,7 @@ from diagnose.tables.program import program_of
 from diagnose.tables.python_calls import called_by_python, runs_no_python
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.roofline import groups
-from diagnose.tables.run_steps import growing_steps, late_samples, sampled_files, sampled_lines, stalls
+from diagnose.tables.run_steps import growing_steps, late_samples, recompiling, sampled_files, sampled_lines, stalls
 from diagnose.tables.step_calls import step_calls
 from diagnose.tables.steps import Steps, find_steps
 from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, late_by, sync_free
@@ -64,7 +64,12 @@ WAITS: Order = {
     "freeing_calls": freeing_calls,
     "full_queue": full_queue,
 }
-RUN: Order = {"stalls": stalls, "growing_steps": growing_steps, "plain_steps": plain_steps}
+RUN: Order = {
+    "recompiling": recompiling,
+    "stalls": stalls,
+    "growing_steps": growing_steps,
+    "plain_steps": plain_steps,
+}
 HOST: Order = {
     "work_layers": host.work_layers,
     "frame_layers": host.frame_layers,

@@ -29,6 +29,7 @@ def tables(
     loops: Mapping[str, Loops] = MappingProxyType({}),
     sources: Mapping[str, StoredSource] = MappingProxyType({}),
     sampled: tuple[tuple[int, str], ...] = (),
+    noted: Mapping[str, object] = MappingProxyType({}),
     **texts: str,
 ):
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
@@ -37,7 +38,7 @@ def tables(
     calls all of them, as do ``frames``, the outermost first. ``pause`` is what passes behind the first operator of a
     step, µs. Kernels of a device start ``late``, µs. Each operator calls one named ``calls``, which launches a kernel
     of 40 µs there, and is called by one that takes ``around`` more, µs, before and after it. ``sampled`` are lines
-    and functions that samples see in the pause.
+    and functions that samples see in the pause, ``noted`` what the capture notes.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
@@ -59,6 +60,8 @@ def tables(
                 r.kernel(calls, begin + late + 105, begin + late + 145, launched=(begin + 60, begin + 70))
         for i, (line, function) in enumerate(sampled):
             r.sample(1000 * step + 115 + i, (FILE, line, function))
+    if noted:
+        r.with_info(**noted)
     capture = replace(r.capture(attribution=r), dataflow=flow, loops=loops, sources=sources)
     return build_tables(capture, capture.trace)
 

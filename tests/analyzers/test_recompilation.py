@@ -83,3 +83,81 @@ def test_without_a_device_the_compilation_itself_is_the_loss(recording):
     r = steps(recording, 2, {0, 1}, devices=())
     assert r.booked()["recompilation"] == 600_000
     assert r.diagnosis().dominant == "recompilation"
+
+
+SIZE = "tensor 'x' size mismatch at index 1. expected {}, actual {}"
+NUMBER = "self.updates == {}"
+
+
+@pytest.fixture
+def compiling(recording, run_steps):
+    """Return what makes a run of steps of 10 ms, of which some compile for 100 ms as a guard fails."""
+
+    def make(guards, *, num=80, first=1):
+        r = recording(devices=())
+        r.step(1, 0, 10_000)
+        r.op("aten::mm", 0, 10_000)
+        r.run = run_steps([110.0 if i in guards else 10.0 for i in range(num)], backwards=[1] * num)
+        noted = [
+            {
+                "began_ns": int(r.run.began_ns[i]) + 1_000_000,
+                "took_ns": 100_000_000,
+                "file": "/home/me/net.py",
+                "line": 30,
+                "function": "forward",
+                "version": first + n,
+                "guard": guard,
+                "at": ("/home/me/net.py", 36),
+            }
+            for n, (i, guard) in enumerate(guards.items())
+        ]
+        r.with_info(compiled={"compilations": noted})
+        return r
+
+    return make
+
+
+def test_a_number_that_changes_now_and_then_is_named_by_what_the_whole_run_compiles(compiling):
+    r = compiling({i: NUMBER.format(i - 10) for i in range(10, 80, 10)})
+    finding = r.find("recompilation")
+    assert finding.title == "torch.compile compiles forward again in 6 of 60 steps"
+    assert finding.lost_ns == pytest.approx(10e6)
+    assert finding.share == pytest.approx(0.5)
+    assert (finding.where[0].file, finding.where[0].line) == ("/home/me/net.py", 36)
+    assert finding.evidence[1] == "The guard that failed: self.updates == 60."
+    d = r.diagnosis()
+    assert d.dominant == "recompilation"
+    assert [f.rule for f in d.findings if f.rule in ("warm-up", "periodic-stall")] == []
+    assert d.step_ns == pytest.approx(20e6), "the steps without compiling, and its share of each"
+    (p,) = r.prescribe("recompilation")
+    assert (p.id, p.mean_step_ns) == ("steady-guard", pytest.approx(20e6))
+
+
+def test_sizes_that_still_come_are_named(compiling):
+    r = compiling({i: SIZE.format(i, i + 1) for i in (2, 5, 30, 45, 70)})
+    assert r.find("recompilation").title == "torch.compile compiles forward again in 3 of 60 steps"
+    (p,) = r.prescribe("recompilation")
+    assert p.id == "stop-recompiling"
+
+
+@pytest.mark.parametrize(
+    "guards",
+    [
+        {i: SIZE.format(i, i + 1) for i in (1, 2, 4, 7, 9, 12, 15)},  # sizes that have all come
+        {40: SIZE.format(64, 17), 41: "GLOBAL_STATE changed: grad_mode", 60: "self.training == True"},
+        {30: SIZE.format(1, 2), 50: SIZE.format(2, 3)},  # twice may be chance
+    ],
+)
+def test_the_start_and_what_comes_once_is_none(compiling, guards):
+    r = compiling(guards)
+    assert r.find("recompilation") is None
+    assert [f.rule for f in r.diagnosis().findings if f.rule in ("recompilation", "periodic-stall")] == []
+
+
+def test_more_versions_than_torch_makes_by_itself_are_no_start(compiling):
+    r = compiling({i: SIZE.format(i, i + 1) for i in range(0, 27, 3)})
+    assert r.find("recompilation").title == "torch.compile compiles forward again in 9 of 80 steps"
+
+
+def test_a_first_compilation_later_in_the_run_is_none(compiling):
+    assert compiling({40: ""}, first=0).find("recompilation") is None

@@ -1,15 +1,18 @@
 """What is read of torch.compile after a script has run."""
 
+import time
+
 import pytest
 import torch
 
-from diagnose.capture.record.compiled import compiled_places, compiled_record
+from diagnose.capture.record.compiled import CompilationLog, compiled_places, compiled_record
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     """Forget what other tests have compiled, and what this one has."""
     torch._dynamo.reset()
+    torch._dynamo.utils.clear_compilation_metrics()
     yield
     torch._dynamo.reset()
 
@@ -72,3 +75,43 @@ def test_a_release_that_keeps_its_notes_elsewhere_has_none(monkeypatch):
     torch.compile(broken, backend="eager")(torch.ones(3))
     monkeypatch.delattr(torch._dynamo.utils, "graph_break_reasons")
     assert compiled_record() == type(compiled_record())()
+
+
+def test_each_compilation_has_its_time_and_the_guard_that_failed():
+    class Counting(torch.nn.Module):
+        updates = 0
+
+        def forward(self, x):
+            return x * self.updates
+
+    log, model = CompilationLog(), Counting()
+    compiled, before = torch.compile(model, backend="aot_eager"), time.time_ns()
+    for model.updates in (0, 7, 14):
+        compiled(torch.ones(3, requires_grad=True)).sum().backward()
+        log.look()
+    first = Counting.forward.__code__.co_firstlineno
+    forward = [each for each in log.compilations if each.guard or not each.version]
+    assert [each.version for each in log.compilations][-2:] == [2, 2], "the backward pass is of the same version"
+    assert {(each.file, each.line, each.function) for each in forward} == {(__file__, first, "forward")}
+    assert [each.guard for each in log.compilations if each.guard][:1] == ["self.updates == 0"]
+    assert log.compilations[-1].at == (__file__, first + 1)
+    assert before < forward[0].began_ns < forward[-1].began_ns < time.time_ns()
+    assert all(each.took_ns > 0 for each in log.compilations)
+    assert (__file__, first + 1) in compiled_places(compiled_record(log))
+
+
+def test_a_break_in_a_loop_skips_the_function():
+    def checked(x):
+        for _ in range(3):
+            x = x * 2
+            if not torch.isfinite(x).all():
+                raise ValueError
+        return x
+
+    log = CompilationLog()
+    torch.compile(checked, backend="eager")(torch.ones(3))
+    log.look()
+    (found,) = compiled_record(log).breaks
+    line = checked.__code__.co_firstlineno + 3
+    assert (found.file, found.line, found.function, found.skips) == (__file__, line, "checked", True)
+    assert found.reason == "Data-dependent branching"

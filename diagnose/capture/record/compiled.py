@@ -1,49 +1,130 @@
-"""Reads what torch.compile keeps of the run: where it broke graphs, and which guards made it compile again.
+"""Reads what torch.compile keeps of the run: where it broke graphs, what it compiled when, and which guards failed.
 
-Dynamo keeps both by itself, so nothing is hooked, and nothing is imported for a script that compiles nothing.
+Dynamo keeps all of it by itself, so nothing is hooked, and nothing is imported for a script that compiles nothing. Of
+compilations it keeps the last 64, so these are read at each step.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from diagnose.model.locations import is_user_file
-from diagnose.model.records import BreakRecord, CompiledRecord, VersionsRecord
+from diagnose.model.records import BreakRecord, CompilationRecord, CompileCallRecord, CompiledRecord, VersionsRecord
 from diagnose.text.masking import mask_text
 
 _GUARD = re.compile(r"^\d+/(?P<version>\d+): (?P<guard>.*?)(\s+# .*)?$")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _HINT = re.compile(r"^\s*Hint: (?P<hint>.+)$", re.MULTILINE)
+_FRAME = re.compile(r"^Line: (?P<line>\d+), Name: .*, Filename: (?P<file>.+)$")
+_GUARDED = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
+MAX_COMPILATIONS = 2_000  # kept of a run
 
 
-def compiled_record() -> CompiledRecord:
+class CompilationLog:
+    """Keeps what was compiled when; ``look`` is called at each step."""
+
+    def __init__(self) -> None:
+        self.compilations: list[CompilationRecord] = []
+        self.skipped: list[BreakRecord] = []
+        self._last: Any = None
+        self._num: Counter[tuple[str, int, str]] = Counter()
+        self._by_id: dict[str, CompilationRecord] = {}
+
+    def has(self, file: str, line: int) -> bool:
+        """Return whether the function that begins there was compiled, or that was tried."""
+        return any(code[:2] == (file, line) for code in self._num)
+
+    def look(self) -> None:
+        """Take down what has been compiled since the last call."""
+        utils: Any = sys.modules.get("torch._dynamo.utils")
+        metrics = utils.get_compilation_metrics() if hasattr(utils, "get_compilation_metrics") else []
+        if not metrics or metrics[-1] is self._last:
+            return
+        known = next((i for i, each in enumerate(metrics) if each is self._last), -1)
+        self._last = metrics[-1]
+        for each in metrics[known + 1 :]:
+            if len(self.compilations) < MAX_COMPILATIONS and getattr(each, "start_time_us", None):
+                self._add(each)
+
+    def _add(self, metrics: Any) -> None:
+        """Take down one compilation; that of a backward pass has the number of its function's."""
+        of = self._by_id.get(metrics.compile_id)
+        began_ns, took_ns = int(1000 * metrics.start_time_us), int(1000 * (metrics.duration_us or 0))
+        if metrics.co_filename is None:
+            of = of or CompilationRecord(began_ns=began_ns, took_ns=took_ns)
+            self.compilations.append(structs.replace(of, began_ns=began_ns, took_ns=took_ns))
+            return
+        code = metrics.co_filename, metrics.co_firstlineno or 0, metrics.co_name or ""
+        reason = str(getattr(metrics, "recompile_reason", None) or "")
+        failed = _GUARD.match(reason.partition("\n")[0])
+        file, line = _place(metrics) or code[:2]
+        record = CompilationRecord(
+            began_ns=began_ns,
+            took_ns=took_ns,
+            id=str(metrics.compile_id or ""),
+            file=file,
+            line=line,
+            function=_function(code[2]),
+            version=self._num[code],
+            guard=_cut(failed["guard"].strip()) if failed else "",
+            at=next(
+                ((m["file"], int(m["line"])) for m in _GUARDED.finditer(reason) if is_user_file(m["file"])),
+                None,
+            ),
+        )
+        self._num[code] += 1
+        self._by_id[metrics.compile_id] = record
+        self.compilations.append(record)
+        if metrics.fail_type and not metrics.has_guarded_code and is_user_file(metrics.fail_user_frame_filename or ""):
+            self.skipped.append(_skipped(metrics))
+
+
+def compiled_record(log: CompilationLog | None = None, calls: Sequence[CompileCallRecord] = ()) -> CompiledRecord:
     """Return what has been noted so far; nothing of a release that keeps it elsewhere, which is no reason to fail."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
+    log = log or CompilationLog()
     try:
-        return CompiledRecord() if utils is None else _record(utils)
+        log.look()
+        return CompiledRecord() if utils is None else _record(utils, log, calls)
     except AttributeError:
         return CompiledRecord()
 
 
-def _record(utils: Any) -> CompiledRecord:
+def _record(utils: Any, log: CompilationLog, calls: Sequence[CompileCallRecord]) -> CompiledRecord:
     versions = [_versions(code, failures) for code, failures in utils.guard_failures.items()]
     spent_ns: Mapping[str, float] = utils.cumulative_time_spent_ns
     took = sum(spent_ns.get(f"entire_{part}_compile", 0.0) for part in ("frame", "backward"))
     return CompiledRecord(
-        breaks=tuple(dict.fromkeys(filter(None, map(_break, utils.graph_break_reasons)))),
+        breaks=tuple(dict.fromkeys([*log.skipped, *filter(None, map(_break, utils.graph_break_reasons))])),
         versions=tuple(sorted(filter(None, versions), key=lambda one: -one.num)),
+        compilations=tuple(log.compilations),
+        calls=tuple(
+            structs.replace(each, is_idle=_shows_all(utils) and not log.has(*each.functions[0][1:3])) for each in calls
+        ),
         took_s=round(took / 1e9, 3),
         backend_s=round(spent_ns.get("backend_compile", 0.0) / 1e9, 3),
     )
 
 
+def _shows_all(utils: Any) -> bool:
+    """Return whether each compilation is noted, and none is switched off."""
+    config: Any = sys.modules["torch._dynamo.config"]
+    return hasattr(utils.CompilationMetrics, "start_time_us") and not config.disable
+
+
 def compiled_places(compiled: CompiledRecord) -> list[tuple[str, int]]:
     """Return the files and lines that are named."""
     broken = [(each.file, each.line) for each in compiled.breaks]
-    return [*broken, *((each.file, each.line) for each in compiled.versions)]
+    again = [each for each in compiled.compilations if each.version]
+    places = [each.at or (each.file, each.line) for each in again]
+    calls = [(each.file, each.line) for each in compiled.calls]
+    return list(dict.fromkeys([*broken, *((each.file, each.line) for each in compiled.versions), *places, *calls]))
 
 
 def _break(noted: Any) -> BreakRecord | None:
@@ -59,6 +140,27 @@ def _break(noted: Any) -> BreakRecord | None:
         function=_function(frame.name),
         reason=_cut(text.partition("\n")[0]),
         hint=_cut(hint["hint"]) if hint else "",
+    )
+
+
+def _place(metrics: Any) -> tuple[str, int] | None:
+    """Return where a function of torch's own, such as an optimizer's step, is called in the user's code."""
+    if is_user_file(metrics.co_filename):
+        return metrics.co_filename, metrics.co_firstlineno or 0
+    frames = (m for m in map(_FRAME.match, metrics.stack_trace or ()) if m and is_user_file(m["file"]))
+    return next(((m["file"], int(m["line"])) for m in reversed(list(frames))), None)
+
+
+def _skipped(metrics: Any) -> BreakRecord:
+    reason = str(metrics.fail_reason)
+    hint = _HINT.search(reason)
+    return BreakRecord(
+        file=metrics.fail_user_frame_filename,
+        line=metrics.fail_user_frame_lineno or 0,
+        function=_function(metrics.co_name or ""),
+        reason=_cut(reason.strip().partition("\n")[0]),
+        hint=_cut(hint["hint"]) if hint else "",
+        skips=True,
     )
 
 

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -40,7 +40,7 @@ class Constructions:
         if frame is None:
             return None
         file = frame.f_code.co_filename
-        call = self._call(file, frame, type(made))
+        call = self._executed(file, frame, lambda node: _is_class(node, frame, type(made)))
         shown = excerpt_of(call, self._lines, file, name=name) if call is not None else None
         if call is None or shown is None:
             return None
@@ -52,11 +52,20 @@ class Constructions:
             spread=_spread(call, frame),
         )
 
-    def _call(self, file: str, frame: FrameType, made: type) -> ast.Call | None:
-        """Return the call of the class that is executed; before Python 3.11 the last one on the line."""
+    def call(self, frame: FrameType, *, name: str) -> CallRecord | None:
+        """Return the call of a function that ends in the last part of ``name`` and that this frame executes."""
+        file, last = frame.f_code.co_filename, name.rpartition(".")[2]
+        call = self._executed(file, frame, lambda node: ast.unparse(node).rpartition(".")[2] == last)
+        shown = excerpt_of(call, self._lines, file, name=name) if call is not None else None
+        if call is None or shown is None:
+            return None
+        return msgspec.structs.replace(shown, spread=_spread(call, frame))
+
+    def _executed(self, file: str, frame: FrameType, is_it: Callable[[ast.expr], bool]) -> ast.Call | None:
+        """Return the call that is executed, of those of what is looked for; before Python 3.11 the line's last one."""
         at = frame.f_lineno or 0
         here = [call for call in self._calls_of(file) if call.lineno <= at <= (call.end_lineno or 0)]
-        mine = [call for call in here if _is_class(call.func, frame, made)]
+        mine = [call for call in here if is_it(call.func)]
         positions = getattr(frame.f_code, "co_positions", None)  # Python 3.11 or newer
         place = next(itertools.islice(positions(), frame.f_lasti // 2, None), None) if positions is not None else None
         exact = [c for c in mine if (c.lineno, c.end_lineno, c.col_offset, c.end_col_offset) == place]

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from diagnose.capture.record.compile_calls import MAX_CALLS, compile_call
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_choosers, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY, nothing
 from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
-from diagnose.model.records import CallRecord
+from diagnose.model.records import CallRecord, CompileCallRecord
 
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
 
@@ -77,6 +78,7 @@ class ScriptConfig:
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self.anomaly: CallRecord | None = None  # the script's first call that turns anomaly detection on
         self.ddp: Mapping[str, object] = {}  # arguments of DistributedDataParallel
+        self.compile_calls: list[CompileCallRecord] = []
         self._constructions = Constructions(Path.cwd())
         self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, CallRecord]] = {}
 
@@ -98,6 +100,14 @@ class ScriptConfig:
                 self._made[name, id(of)] = _reference(of), call
         if name == "DistributedDataParallel":
             self._describe_ddp(made)
+
+    def compiles(self, target: object) -> None:
+        """Take down a call of torch.compile."""
+        if len(self.compile_calls) < MAX_CALLS:
+            with contextlib.suppress(Exception):  # a script must not fail for what is only printed
+                call = compile_call(target, self._constructions)
+                if call is not None and call not in self.compile_calls:
+                    self.compile_calls.append(call)
 
     @property
     def calls(self) -> list[CallRecord]:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
-from diagnose.capture.record.compiled import compiled_places, compiled_record
+from diagnose.capture.record.compiled import CompilationLog, compiled_places, compiled_record
 from diagnose.capture.record.constructions import wide_sources
 from diagnose.capture.record.folder import CaptureFolder, RunLog, write_rows
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
@@ -254,7 +254,7 @@ class Session:
         self.process_flags: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
-        self.compiled = CompiledRecord()
+        self.compiled, self._compilations = CompiledRecord(), CompilationLog()
         self.row_files: dict[str, str] = {}  # names by kind; one for which there was no room is missing
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -292,6 +292,7 @@ class Session:
             self.plan.boundary()
         if self.plan is not None and self.plan.done:
             self._leave_script()
+        self._compilations.look()
         self._wait.stepped()
         self.listener.phases.begin()
 
@@ -457,7 +458,7 @@ class Session:
         """
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
-            self.compiled = compiled_record()
+            self.compiled = compiled_record(self._compilations, self.script_config.compile_calls)
             calls = (*self.listener.saves.records, *self.listener.module_hooks.records)
             places = (*compiled_places(self.compiled), *((one.file, one.line) for one in calls))
             self.lines.named = (*self.measured.dataflow_lines, *places)

@@ -127,6 +127,21 @@ def watch_constructions(made: OnMade) -> Undo:
     )
 
 
+def watch_compile(compiles: OnEvent) -> Undo:
+    """Report what is given to ``torch.compile``, unless the call switches compiling off."""
+    import torch
+
+    def make(original: Any) -> Callable[..., Any]:
+        def watched(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if model is not None and not kwargs.get("disable"):
+                compiles(model)
+            return original(model, *args, **kwargs)
+
+        return watched
+
+    return replace_function(torch, "compile", make)
+
+
 # Calls back right after a module was imported, so that nothing is imported before the script asks for it.
 #
 # A script may set environment variables that torch reads while it is imported (OMP_NUM_THREADS, PYTORCH_ALLOC_CONF,

@@ -82,6 +82,7 @@ class Listener:
         """Put hooks into torch, which has just been imported."""
         self.installed = True
         self._undo.append(watch_constructions(self._constructed))
+        self._undo.append(hooks.watch_compile(self._compiles))
         self._undo.append(hooks.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened, self._loads))
         self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
@@ -134,6 +135,10 @@ class Listener:
     def _constructed(self, name: str, made: object) -> None:
         if self.active:
             self.script_config.constructed(name, made)
+
+    def _compiles(self, target: object) -> None:
+        if self.active:
+            self.script_config.compiles(target)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True

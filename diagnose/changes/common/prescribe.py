@@ -304,7 +304,7 @@ def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect
 
     That is its own model, where it has one, and otherwise the part of the finding's cause that it takes away.
     """
-    if META[finding.rule].kind == "run":
+    if finding.share is not None:
         return None  # the recorded steps are the others
     change, program = CHANGES.get(prescription.id), t.program
     fitting = (a for a in _entries(prescription) if a.when is None or a.when(finding, program))

@@ -34,7 +34,7 @@ def _dynamic(owner: Any, log: Log) -> Undo:  # torch, or the class Module
 
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # whatever it takes
-        if kwargs.get("dynamic") is None:
+        if not kwargs.get("dynamic"):  # also where a script asks for a graph of each size
             kwargs["dynamic"] = True
             log.did("torch.compile(dynamic=True)")
         return original(*args, **kwargs)
