@@ -37,7 +37,7 @@ from diagnose.trials.trials import (
 )
 from diagnose.trials.turn_process import available_bytes, room_for, start_all
 from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, estimate
-from diagnose.trials.turns import LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
+from diagnose.trials.turns import Block, LiveForm, ScriptEndedError, TurnPlan, TurnResult, take_turns
 
 UNCHANGED = (0, 1)  # numbers in a team
 NO_CONTROL = "A second unchanged copy of the script had no room, so nothing shows whether the machine was disturbed."
@@ -224,7 +224,7 @@ class _ByTurns:
 
 def _turn_s(step_s: float) -> float:
     """Return how long one turn takes: with one step that is dropped at least, and one that is timed."""
-    return max(TurnPlan.block_s, step_s) + max(0.01, step_s)
+    return max(TurnPlan.long_block_s, step_s) + max(0.01, step_s)
 
 
 def _least_s(num_forms: int, step_s: float) -> float:
@@ -240,7 +240,7 @@ class _Member:
     process: LiveForm | None = None
     results: list[TrialResult] = field(default_factory=list)
 
-    def block(self, seconds: float) -> Sequence[float]:
+    def block(self, seconds: float) -> Block:
         """Run a block in the present process; one that fails has ended afterwards."""
         assert self.process is not None, "a form that did not start has no turn"
         try:

@@ -9,7 +9,8 @@ socket; each process connects to it and exchanges lines:
     begin                 from the parent
     {"ready": true, "device_free": bytes}    the warm-up is over, and the device has no work; null without a device
     go 0.15               a block of so many seconds
-    {"steps": [ns, ...], "dropped": 1, "wall_ns": ns}    of the block; the device has no work
+    {"steps": [ns, ...], "queued": [ns, ...], "apart": 0.0, "dropped": 1, "wall_ns": ns}    of the block; the device
+                          has no work; for the middle two see `diagnose.trials.turns.Block`
     stop                  the script is stopped, as in every trial
 
 While it waits, the parent stops the process and its workers (SIGSTOP): workers would go on loading batches, and a block
@@ -58,6 +59,7 @@ from diagnose.trials.measuring import (
     seed_everything,
     used_cuda,
 )
+from diagnose.trials.own_time import CpuTime
 
 MAX_MESSAGE_BYTES = 8 << 20  # of one answer: a block of some tenths of a second holds some thousand steps at most
 # The first steps of a block differ from the script's: caches hold what another process worked on, clocks and workers
@@ -84,9 +86,9 @@ class Turns:
         cuda = used_cuda()
         self._send({"ready": True, "device_free": None if cuda is None else int(cuda.mem_get_info()[0])})
 
-    def answer(self, step_ns: list[float], dropped: int, wall_ns: int) -> None:
+    def answer(self, step_ns: list[float], **more: object) -> None:
         """Report a block."""
-        self._send({"steps": step_ns, "dropped": dropped, "wall_ns": wall_ns})
+        self._send({"steps": step_ns, **more})
 
     def wait(self) -> float | None:
         """Wait for the next block; return its seconds, None if there is none."""
@@ -124,7 +126,8 @@ class TurnTimer(StepTimer):
     def _script(self) -> Generator[None, int, None]:
         self._done: list[float] = []
         yield from self._settle()
-        usual_ns = median((yield from self._steps(1, FIRST_STEPS, inf)))  # on a GPU the warm-up timed the host alone
+        steps = yield from self._steps(1, FIRST_STEPS, inf)  # on a GPU the warm-up timed the host alone
+        usual_ns = self._usual_ns(steps)
         self._timing_begins()
         self._turns.ready()
         while (seconds := self._turns.wait()) is not None:
@@ -132,26 +135,36 @@ class TurnTimer(StepTimer):
             began = time.perf_counter_ns()
             # A block that takes three times as long ends with fewer steps than planned: they have become longer.
             steps = yield from self._steps(dropped, num, 3.0 * seconds * 1e9)
-            self._turns.answer(steps, dropped, time.perf_counter_ns() - began)
-            usual_ns = median(steps)
+            wall_ns = time.perf_counter_ns() - began
+            self._turns.answer(steps, queued=self._queued, apart=self._apart, dropped=dropped, wall_ns=wall_ns)
+            usual_ns = self._usual_ns(steps)
             self._done += steps
 
     def _steps(self, dropped: int, num: int, limit_ns: float) -> Generator[None, int, list[float]]:
         """Drop some steps and time others; return these once the device has no work."""
-        self._host, self._marks = [], []
+        self._host, self._marks, self._queued = [], [], []
         self._last = time.perf_counter_ns()
         for _ in range(dropped):
             yield
-        timed_from = time.perf_counter_ns()
+        own_ns, began = 0, CpuTime.now()
         self._mark()
         for _ in range(num):
             self._host.append((yield))
+            self._queued.append(self._queued_ns)
             self._mark()
-            if self._last - timed_from > limit_ns:
+            own_ns += self._host[-1] - self._queued_ns
+            if own_ns > limit_ns:
                 break
+        self._apart = began.apart(own_ns)
         if (cuda := used_cuda()) is not None:
             cuda.synchronize()
+            self._apart = 1.0
         return list(super().step_ns())
+
+    def _usual_ns(self, steps: Sequence[float]) -> float:
+        """Return the median of the latest steps without what others took, which on a device is not theirs."""
+        own = [ns - queued for ns, queued in zip(steps, self._queued, strict=True)]
+        return median(own if self._apart < 1 else steps)
 
 
 def block_plan(usual_ns: float, seconds: float) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from diagnose.capture.process.process import compiled_graphs
 from diagnose.capture.steps.step_source import converged_since
 from diagnose.changes.common.change import replace_attribute
 from diagnose.text.plain_text import clean
+from diagnose.trials.own_time import queued_ns
 
 MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
 
@@ -385,6 +386,8 @@ class StepTimer:
         self.num_steps = 0
         self._host: list[int] = []
         self._marks: list[Any] = []
+        self._queued_ns = 0  # of the step that has ended: for so long its thread was ready and had no core
+        self._queued_before = queued_ns()
         self._last = time.perf_counter_ns()
         self._plan = self._script()
         next(self._plan)
@@ -395,6 +398,8 @@ class StepTimer:
         duration, self._last = now - self._last, now
         if self.done:
             return
+        queued = queued_ns()
+        self._queued_ns, self._queued_before = min(max(queued - self._queued_before, 0), duration), queued
         self.num_steps += 1
         try:
             self._plan.send(duration)
@@ -420,7 +425,8 @@ class StepTimer:
         graphs, quiet, ready = compiled_graphs(), 0, False
         # A script that has not settled after four times the wanted warm-up is timed as it is.
         while not ready and len(times) < self._warm_up * (4 if self._alone else 1):
-            times.append((yield))
+            duration = yield
+            times.append(duration - self._queued_ns)
             quiet, graphs = (quiet + 1 if graphs == compiled_graphs() else 0), compiled_graphs()
             converged = quiet >= 3 and converged_since(times[-max(len(times) // 2, 8) :]) is not None
             ready = self._alone and len(times) >= self._warm_up and converged

@@ -24,7 +24,7 @@ from diagnose.trials.guard import descendants
 from diagnose.trials.launch import VARIABLE, Launch, last_line, read_result
 from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.trials import CUT_OFF
-from diagnose.trials.turns import LiveForm, ScriptEndedError
+from diagnose.trials.turns import Block, LiveForm, ScriptEndedError
 
 USED_AT_MOST = 0.9  # of what is free: a change may take more than the script without it
 CGROUP = Path("/sys/fs/cgroup")
@@ -89,6 +89,7 @@ class TurnProcess:
     _received: bytes = b""
     _pid: int = 0
     _others: set[int] = field(default_factory=set)  # below it, in groups of their own
+    _has_processes: bool = False  # below it
     _began: float = 0.0
 
     def start(self) -> None:
@@ -139,20 +140,20 @@ class TurnProcess:
         self._search()
         self._signal(signal.SIGSTOP)
 
-    def block(self, seconds: float) -> list[float]:
-        """Run for about some seconds; return the steps; see `diagnose.trials.turns.Form`."""
+    def block(self, seconds: float) -> Block:
+        """Run for about some seconds; see `diagnose.trials.turns.Form`."""
         self._signal(signal.SIGCONT)
         self._send(f"go {seconds:.6f}")
         message = self._receive()
         if len(self.num_steps) % 20 == 0:  # for processes outside of the group, which takes some milliseconds
             self._search()
         self._signal(signal.SIGSTOP)
-        steps = [float(ns) for ns in message["steps"]]
-        if not steps or not all(0 < ns < inf for ns in steps):
+        steps, queued = ([float(ns) for ns in message[name]] for name in ("steps", "queued"))
+        if not steps or not all(0 < ns < inf for ns in steps) or not all(0 <= ns < inf for ns in queued):
             raise CaptureError("It reported steps that cannot be.")
         self.num_steps.append(len(steps))
         self.wall_ns_per_step.append(float(message["wall_ns"]) / (len(steps) + int(message["dropped"])))
-        return steps
+        return Block(steps, queued, 1.0 if self._has_processes else float(message["apart"]))
 
     def host_bytes(self) -> int:
         """Return the largest memory that it and what it has started had to themselves, as far as the system shows."""
@@ -225,8 +226,9 @@ class TurnProcess:
                 os.kill(pid, number)
 
     def _search(self) -> None:
-        self._others = set()
-        for pid in descendants(self._pid):
+        self._others, below = set(), descendants(self._pid)
+        self._has_processes = bool(below)
+        for pid in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(pid) != self._pid:
                     self._others.add(pid)

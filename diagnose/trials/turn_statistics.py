@@ -20,8 +20,9 @@ What comes in fewer than a fifth of the blocks (an evaluation every thousand ste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import cos, exp, hypot, inf, log, pi, sin, sqrt, tan
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -41,6 +42,9 @@ BEST_AT = 50  # rounds at which the confidence sequence is narrowest; it is 3 % 
 # processes on two CPU cores differed by 1 to 5 % (shared/prototypes); not yet calibrated on a GPU.
 PRIOR_SPREAD = 0.007
 PRIOR_FREEDOM = 3
+# Share of a step in which its thread sleeps, or helpers of it work: so much of the time for which the thread had no
+# core may be hidden behind what it waits for. Below this, half of `EVEN`, that time is taken off.
+MAX_APART = 0.01
 MIN_INSTANCES = 2  # of both sides: one pair of processes can differ by more than any gain
 
 
@@ -49,7 +53,9 @@ class Round:
     """One block of each form that still runs."""
 
     instance: int  # number of the processes that ran, from 0
-    step_ns: Mapping[int, float]  # mean step of the block, by the number of the form
+    step_ns: dict[int, float]  # mean step of the block, by the number of the form
+    own_ns: dict[int, float] = field(default_factory=dict)  # without what others took from its thread
+    apart: dict[int, float] = field(default_factory=dict)  # for what share the thread waited for something else
 
 
 class Estimate(NamedTuple):
@@ -98,7 +104,7 @@ def estimate(rounds: Sequence[Round], form: int, unchanged: Sequence[int], num_p
     others = [number for number in unchanged if number != form]
     if not others:
         return UNKNOWN
-    cells = _cells(rounds, others)
+    cells = _cells(_own_times(rounds, (form, *others)), others)
     own = [cell for cell in cells if cell.form == form]
     if not own:
         return UNKNOWN
@@ -127,8 +133,23 @@ def estimate(rounds: Sequence[Round], form: int, unchanged: Sequence[int], num_p
 def instance_ratios(rounds: Sequence[Round], form: int, unchanged: Sequence[int]) -> list[tuple[float, float]]:
     """Return the speed-up of each instance of a form against the others that are unchanged, with its standard error."""
     others = [number for number in unchanged if number != form]
-    cells = _cells(rounds, others) if others else []
+    cells = _cells(_own_times(rounds, (form, *others)), others) if others else []
     return [(exp(-cell.middle), cell.error) for cell in cells if cell.form == form]
+
+
+def _own_times(rounds: Sequence[Round], compared: Sequence[int]) -> Sequence[Round]:
+    """Return rounds without what others took from the threads of the forms, if that is known of all that are compared.
+
+    Other forms of which it is not known are left out of them.
+    """
+    num_rounds, num_apart = Counter[int](), Counter[int]()
+    for each in rounds:
+        num_rounds.update(list(each.step_ns))  # counts, not nanoseconds
+        num_apart.update(n for n in each.step_ns if each.apart.get(n, 1.0) > MAX_APART)
+    known = {number for number, num in num_rounds.items() if num_apart[number] <= TRIMMED * num}
+    if not known.issuperset(compared):
+        return rounds
+    return [Round(each.instance, {n: ns for n, ns in each.own_ns.items() if n in known}) for each in rounds]
 
 
 class _Cell(NamedTuple):

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple, Protocol
 
 from diagnose.errors import CaptureError
 from diagnose.trials.measuring import TrialResult
-from diagnose.trials.turn_statistics import MIN_INSTANCES, MIN_ROUNDS, Estimate, Round, estimate
+from diagnose.trials.turn_statistics import MAX_APART, MIN_INSTANCES, MIN_ROUNDS, TRIMMED, Estimate, Round, estimate
 
+MAX_STEPS = 2_000  # the latest of a form, which show whether they are alike
 NARROW = 0.03  # half of a gain's interval: what is predicted is no more exact
 
 
@@ -24,11 +26,26 @@ class ScriptEndedError(CaptureError):
     """A form has trained to the end of its script: another process of it can go on."""
 
 
+class Block(NamedTuple):
+    """What a form did in its turn."""
+
+    step_ns: Sequence[float]
+    queued_ns: Sequence[float] = ()  # of each step: for so long its thread was ready and others had the cores
+    apart: float = 1.0  # share in which that thread slept or others of the form worked, see `diagnose.trials.own_time`
+
+    @property
+    def own_ns(self) -> Sequence[float]:
+        """Return the steps without the time that others took from their thread."""
+        if len(self.queued_ns) != len(self.step_ns):
+            return self.step_ns
+        return [max(ns - queued, 1.0) for ns, queued in zip(self.step_ns, self.queued_ns, strict=True)]
+
+
 class Form(Protocol):
     """One form of the script: a process that is alive and waits."""
 
-    def block(self, seconds: float) -> Sequence[float]:
-        """Run for about some seconds, alone on the machine; return its steps in nanoseconds.
+    def block(self, seconds: float) -> Block:
+        """Run for about some seconds, alone on the machine.
 
         Raises:
             ScriptEndedError: the script has come to its end.
@@ -72,7 +89,8 @@ class TurnPlan:
     """How long is measured, and how."""
 
     seconds: float = 45.0  # of rounds; starting processes is not counted
-    block_s: float = 0.15  # long against a switch of processes, short against the spells of a machine
+    block_s: float = 0.04  # long against a switch of processes, short against the spells of a machine
+    long_block_s: float = 0.15  # where steps differ, or something else than their thread works for them
     instances: int = 2  # processes of each form, one after the other
     rounds_per_look: int = 4
     until_certain: bool = True  # else until the time is over, with every form to the end
@@ -128,7 +146,7 @@ def take_turns(
             Returns why, of those where that failed.
         clock: Seconds.
     """
-    order, found = random.Random(plan.seed), TurnResult()
+    order, found, steps = random.Random(plan.seed), TurnResult(), _Steps(plan)
     running, renewed_at = list(range(len(forms))), 0.0
     while found.seconds < plan.seconds and clock() < plan.ends and any(number in running for number in unchanged):
         if found.seconds >= renewed_at:
@@ -140,7 +158,7 @@ def take_turns(
             continue
         began = clock()
         try:
-            _round(forms, running, plan.block_s, order, found)
+            _round(forms, running, steps, order, found)
         except ScriptEndedError as ended:
             renewed_at = found.seconds
             if sum(each.instance == found.num_instances - 1 for each in found.rounds) < MIN_ROUNDS:
@@ -149,6 +167,7 @@ def take_turns(
         running = [number for number in running if number not in found.failed]
         if len(found.rounds) % plan.rounds_per_look:
             continue
+        steps.look()
         _look(found, len(forms), unchanged, plan.instances)
         found.num_open = sum(found.estimates[n].verdict == "open" for n in running if n not in unchanged)
         plan.seen(found)
@@ -162,18 +181,52 @@ def take_turns(
     return found
 
 
+class _Steps:
+    """The steps of each form, which show how long its blocks have to be."""
+
+    def __init__(self, plan: TurnPlan) -> None:
+        self._plan, self._own_ns, self._even = plan, dict[int, deque[float]](), set[int]()
+
+    def add(self, number: int, block: Block) -> None:
+        own = self._own_ns.setdefault(number, deque(maxlen=MAX_STEPS))
+        if block.apart > MAX_APART:
+            own.clear()
+        else:
+            own += block.own_ns
+
+    def look(self) -> None:
+        """Find the forms whose steps are alike.
+
+        Long steps that come in a fifth of the long blocks count in the mean of these: short blocks would lose them.
+        """
+        self._even = {number for number, own in self._own_ns.items() if self._is_even(own)}
+
+    def _is_even(self, own: Collection[float]) -> bool:
+        usual_ns = median(own or [inf])
+        num_in_block = self._plan.long_block_s * 1e9 / usual_ns
+        return num_in_block * max(sum(ns > 2 * usual_ns for ns in own), 1) < TRIMMED * len(own)
+
+    def block_s(self, number: int) -> float:
+        """Return how long the next block of a form is."""
+        return self._plan.block_s if number in self._even else self._plan.long_block_s
+
+
 def _round(
-    forms: Sequence[Form], running: Sequence[int], block_s: float, order: random.Random, found: TurnResult
+    forms: Sequence[Form], running: Sequence[int], steps: _Steps, order: random.Random, found: TurnResult
 ) -> None:
-    step_ns: dict[int, float] = {}
+    each = Round(found.num_instances - 1, {}, {}, {})
     for number in order.sample(running, len(running)):
         try:
-            step_ns[number] = fmean(forms[number].block(block_s))
+            block = forms[number].block(steps.block_s(number))
         except ScriptEndedError:
             raise
         except CaptureError as error:
             found.failed[number] = str(error)
-    found.rounds.append(Round(found.num_instances - 1, step_ns))
+            continue
+        steps.add(number, block)
+        each.step_ns[number], each.own_ns[number] = fmean(block.step_ns), fmean(block.own_ns)
+        each.apart[number] = block.apart
+    found.rounds.append(each)
 
 
 def _look(found: TurnResult, num_forms: int, unchanged: Sequence[int], num_planned: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.trials.turns import Block
+
 
 class Machine:
     """Drifts slowly, has slow spells, and stalls a step now and then; all from a seed."""
@@ -42,4 +44,4 @@ class FakeForm:
 
     def block(self, seconds):
         self.blocks += 1
-        return self.machine.steps(self.step_s / self.gain * np.exp(self.instance), seconds)
+        return Block(self.machine.steps(self.step_s / self.gain * np.exp(self.instance), seconds))

@@ -45,8 +45,9 @@ class Live:
             self.device_free = self.runs.device_bytes - 10 * GB * self.runs.num_alive
 
     def block(self, seconds):
-        self.steps += self.form.block(seconds)
-        return self.steps[-1:]
+        block = self.form.block(seconds)
+        self.steps += block.step_ns
+        return block
 
     def stop(self):
         pass

@@ -92,7 +92,7 @@ def test_each_has_a_copy_a_home_and_temporary_files_of_its_own(project, tmp_path
         assert start_all(forms) == {}
         for _ in range(3):
             for form in forms.values():
-                assert form.block(0.02)
+                assert form.block(0.02).step_ns
         results = [form.end() for form in forms.values()]
         again = runner.live(1, (), timeout_s=PATIENCE_S)  # in a copy that was used before
         forms[3] = again

@@ -14,9 +14,10 @@ from diagnose.trials.child import FIRST_STEPS, Turns, TurnTimer, block_plan
 @pytest.fixture
 def clock(monkeypatch):
     """Return the clock of timers, which only a test moves."""
-    now = SimpleNamespace(ns=0)
+    now = SimpleNamespace(ns=0, queued_ns=0)
     for module in (measuring, child):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=lambda: now.ns))
+    monkeypatch.setattr(measuring, "queued_ns", lambda: now.queued_ns)
     return now
 
 
@@ -39,6 +40,11 @@ def parent(tmp_path, monkeypatch):
     with listening, connection, answers:
         yield found
     child.close()
+
+
+def steps_of(answer):
+    """Return an answer without what others took."""
+    return {name: value for name, value in answer.items() if name not in ("queued", "apart")}
 
 
 def run(timer, clock, *, step_ns=20_000_000, most=10_000):
@@ -66,8 +72,8 @@ def test_it_waits_for_each_block_and_answers_with_the_steps_in_it(parent, clock)
     assert num == 10 + (1 + FIRST_STEPS) + (1 + 5) + (1 + 3)
     assert begun == [10 + 1 + FIRST_STEPS]
     assert parent.answer() == {"ready": True, "device_free": None}
-    assert parent.answer() == {"steps": [20e6] * 5, "dropped": 1, "wall_ns": 120_000_000}
-    assert parent.answer() == {"steps": [20e6] * 3, "dropped": 1, "wall_ns": 80_000_000}
+    assert steps_of(parent.answer()) == {"steps": [20e6] * 5, "dropped": 1, "wall_ns": 120_000_000}
+    assert steps_of(parent.answer()) == {"steps": [20e6] * 3, "dropped": 1, "wall_ns": 80_000_000}
     assert timer.step_ns() == (20e6,) * 8
 
 
@@ -82,7 +88,21 @@ def test_the_time_it_waited_is_no_step(parent, clock, monkeypatch):
     timer = TurnTimer(parent.child, 10, alone=False, timing_begins=lambda: None)
     run(timer, clock)
     assert set(timer.step_ns()) == {20e6}
-    assert [parent.answer() for _ in range(3)][1:] == [{"steps": [20e6] * 5, "dropped": 1, "wall_ns": 120_000_000}] * 2
+    expected = {"steps": [20e6] * 5, "dropped": 1, "wall_ns": 120_000_000}
+    assert [steps_of(parent.answer()) for _ in range(3)][1:] == [expected] * 2
+
+
+def test_what_others_took_from_a_step_is_told_apart_and_does_not_shorten_a_block(parent, clock):
+    parent.ask("go 0.1")
+    parent.ask("stop")
+    timer = TurnTimer(parent.child, 10, alone=False, timing_begins=lambda: None)
+    while not timer.done:
+        clock.queued_ns += 60_000_000
+        clock.ns += 80_000_000
+        timer.boundary()
+    parent.answer()
+    answer = parent.answer()
+    assert (answer["steps"], answer["queued"]) == ([80e6] * 5, [60_000_000] * 5)
 
 
 def test_a_block_whose_steps_have_become_longer_ends_early(parent, clock):

@@ -85,7 +85,7 @@ def test_one_works_at_a_time_with_all_it_has_started(started):
     ready, windows = time.monotonic_ns(), {0: [], 1: []}
     for number in (0, 1, 1, 0, 1, 0):
         began = time.monotonic_ns()
-        steps = processes[number].block(0.05)
+        steps = processes[number].block(0.05).step_ns
         windows[number].append((began, time.monotonic_ns()))
         assert steps
         assert all(ns > 2e6 for ns in steps)
@@ -99,7 +99,7 @@ def test_one_works_at_a_time_with_all_it_has_started(started):
 
 def test_at_the_end_a_form_returns_what_every_trial_records(started):
     processes, _ = started(100_000)
-    num = sum(len(processes[0].block(0.05)) for _ in range(3))
+    num = sum(len(processes[0].block(0.05).step_ns) for _ in range(3))
     result = processes[0].end()
     assert not result.failure
     assert len(result.step_ns) == num
@@ -113,7 +113,7 @@ def test_a_script_that_ends_or_never_begins_says_so_and_the_other_goes_on(starte
     assert "ended after" in failed[2]
     with pytest.raises(ScriptEndedError):
         _ = [processes[1].block(0.05) for _ in range(50)]
-    assert processes[0].block(0.05)
+    assert processes[0].block(0.05).step_ns
 
 
 def test_a_process_that_is_killed_is_noticed(started):

@@ -1,6 +1,7 @@
 """Speed-ups from rounds whose ratios a reader can compute, and what makes them uncertain."""
 
 import math
+import random
 
 import pytest
 
@@ -90,6 +91,37 @@ def test_neighbouring_rounds_that_are_alike_count_as_fewer():
 def test_an_instance_of_too_few_rounds_does_not_count_yet():
     begun = rounds([100, 100, 80]) + [Round(1, {0: 100, 1: 100, 2: 500})] * (MIN_ROUNDS - 1)
     assert estimate(begun, 2, UNCHANGED, 2) == estimate(rounds([100, 100, 80]), 2, UNCHANGED, 2)
+
+
+def with_neighbours(*instances, apart, seed=0, **options):
+    """Return rounds in which others take half of the machine at times, and what each form had without them."""
+    rng = random.Random(seed)
+    return [
+        Round(r.instance, {f: ns * rng.choice((1, 2)) for f, ns in r.step_ns.items()}, r.step_ns, apart)
+        for r in rounds(*instances, **options)
+    ]
+
+
+def test_the_time_that_others_took_is_no_noise_where_a_form_is_its_thread_alone():
+    calm = rounds([100, 100, 95], [100, 100, 95])
+    busy = with_neighbours([100, 100, 95], [100, 100, 95], apart={0: 0.001, 1: 0.002, 2: 0.004})
+    assert estimate(busy, 2, UNCHANGED, 2) == estimate(calm, 2, UNCHANGED, 2)
+    assert instance_ratios(busy, 2, UNCHANGED) == instance_ratios(calm, 2, UNCHANGED)
+
+
+@pytest.mark.parametrize("apart", [{0: 0.0, 1: 0.0, 2: 0.5}, {0: 0.0, 1: 0.5, 2: 0.0}, {0: 0.0, 2: 0.0}])
+def test_it_is_noise_of_all_that_are_compared_where_one_may_have_waited_for_something_else(apart):
+    busy = with_neighbours([100, 100, 95], [100, 100, 95], apart=apart)
+    plain = [Round(each.instance, each.step_ns) for each in busy]
+    assert estimate(busy, 2, UNCHANGED, 2) == estimate(plain, 2, UNCHANGED, 2)
+
+
+def test_a_form_that_waits_for_something_else_makes_no_other_one_noisy():
+    alone = {0: 0.0, 1: 0.0, 2: 0.0, 3: 0.0}
+    all_alone = with_neighbours([100, 100, 95, 80], [100, 100, 95, 80], apart=alone)
+    one_waits = with_neighbours([100, 100, 95, 80], [100, 100, 95, 80], apart={**alone, 3: 0.9})
+    assert estimate(one_waits, 2, UNCHANGED, 2).half_width < 1.1 * estimate(all_alone, 2, UNCHANGED, 2).half_width
+    assert estimate(one_waits, 3, UNCHANGED, 2).half_width > 2 * estimate(all_alone, 3, UNCHANGED, 2).half_width
 
 
 def test_verdicts_are_read_off_the_ends():

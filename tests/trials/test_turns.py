@@ -5,7 +5,7 @@ import math
 import pytest
 
 from diagnose.errors import CaptureError
-from diagnose.trials.turns import NARROW, ScriptEndedError, TurnPlan, take_turns
+from diagnose.trials.turns import NARROW, Block, ScriptEndedError, TurnPlan, take_turns
 from tests.trials.machine import FakeForm, Machine
 
 CALM = {"drift": 0.0, "stall": 0.0, "spell": 1.0}
@@ -45,6 +45,34 @@ def test_every_form_runs_once_a_round_in_an_order_that_changes():
     assert len(each) == len(found.rounds)
     assert all(sorted(one) == [0, 1, 2] for one in each)
     assert len(set(each)) == 6
+
+
+def lengths(step_ms, *, num=40, **block):
+    """Return how long the blocks are that a form is asked for, all of which have these steps."""
+    turns, asked = Turns(1, 1, until_certain=False, seconds=30, machine=CALM), []
+
+    def answer(seconds):
+        asked.append(seconds)
+        turns.machine.now += seconds
+        steps = [step_ms[(len(asked) + i) % len(step_ms)] * 1e6 for i in range(8)]
+        return Block(steps, [0.0] * 8, **block)
+
+    turns.forms[1].block = answer
+    turns.result()
+    return asked[:num]
+
+
+def test_blocks_become_short_once_steps_are_known_to_be_alike():
+    asked = lengths([20.0, 21.0], apart=0.0)
+    assert asked[:4] == [TurnPlan.long_block_s] * 4
+    assert set(asked[8:]) == {TurnPlan.block_s}
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "apart"), [([20.0] * 9 + [160.0], 0.0), ([20.0, 21.0], 1.0)], ids=["uneven", "with others"]
+)
+def test_blocks_stay_long_where_steps_differ_or_the_form_works_elsewhere_too(step_ms, apart):
+    assert set(lengths(step_ms, apart=apart)) == {TurnPlan.long_block_s}
 
 
 def test_processes_are_replaced_at_equal_times_which_do_not_count_and_in_an_order_that_changes():
