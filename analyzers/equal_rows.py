@@ -89,7 +89,7 @@ def _equal(flow: Flow) -> Iterator[Avoidable]:
         makes = "it repeats" if one.value_line == line else f"{at(one.value_line)} makes them of"
         text = f"{percent(one.avoidable, 0)} of the {what} at {at(line)} equal others: {makes} {one.num_rows:,}."
         titles = {
-            "plain": "Operators compute rows of which many are equal",
+            "plain": "Operators compute many equal rows",
             "spread": "Operators compute the same at many positions",
         }
         yield Avoidable(titles[kind], text, one.work, (one.value_line, line), {"kind": kind}, one.avoidable)

@@ -168,7 +168,7 @@ _TITLES: dict[Kind, str] = {
     "triangle": "Attention computes scores that a triangular mask hides",
     "subnormal": "The CPU computes with subnormal numbers",
     "sorted": "Whole rows are sorted, and few of each are read",
-    "unread": "Operators compute results of which most is not read",
+    "unread": "Operators compute results that are mostly not read",
     "normalized": "Values are normalized that are normalized already",
     "returned": "Operators return what they are given",
     "untouched rows": "Gradients of embedding tables are dense, and all rows are updated",

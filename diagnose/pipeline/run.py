@@ -169,7 +169,7 @@ def from_summary(p: RankProfile, failure: str) -> Diagnosis:
     """Return what a summary alone shows of a rank whose trace is not at hand."""
     why = failure or (
         f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
-        "its summary. Run diagnose analyze where the trace is."
+        "its summary. Run diagnose analyze on the machine that has the trace."
     )
     return Diagnosis(
         verdict=p.verdict,

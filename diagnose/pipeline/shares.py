@@ -24,7 +24,7 @@ from diagnose.text.numbers import duration
 
 EXPOSED = next(rule for rule, meta in META.items() if meta.cause == "collective")
 _BROADCAST, _SMALL = "buffer-broadcast", "small-collectives"
-_WAITING = "{} more is waiting for other ranks, which no change of the exchange takes away."
+_WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
 _THROWN_AWAY = "{} more is for other ranks: this rank throws it away."
 
 
