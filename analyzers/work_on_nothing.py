@@ -136,11 +136,11 @@ posterior = Independent(Normal(mean, variance.sqrt()), 1)  # of torch.distributi
     ),
     Advice(
         id="select-first",
-        title="Select what is read before it is computed{there} ({unread:share} is not read)",
+        title="Select what is read before it is computed{there}",
         numerics=rounding("products of fewer rows may be added in another order"),
         before="scores = self.head(self.norm(hidden))[:, -1]",
         after="scores = self.head(self.norm(hidden[:, -1]))",
-        needs="that nothing in between mixes what is selected with the rest; a crop before a convolution keeps a border",
+        needs="that nothing in between mixes it with the rest; a crop before a convolution keeps a border",
         when=of_kind("unread"),
         least=0.6,  # what is selected is copied
     ),
@@ -216,7 +216,6 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "padding": {"padded": one.extent, "padded_to": one.shape[-1], "of_signals": of_signals},
             "ignored rows": {"ignored": one.extent},
             "masked rows": {"masked": one.extent},
-            "unread": {"unread": one.extent},
         }
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
