@@ -53,6 +53,7 @@ META = RuleMeta(
         "gather-labelled-rows",
         "select-rows",
         "flush-subnormals",
+        "select-first",
         "select-top-k",
         "sparse-embeddings",
     ),
@@ -132,6 +133,16 @@ posterior = Independent(Normal(mean, variance.sqrt()), 1)  # of torch.distributi
         needs="an argument that has this order, or this size, in all steps",
         when=of_kind("returned"),
         least=0.9,
+    ),
+    Advice(
+        id="select-first",
+        title="Select what is read before it is computed{there}",
+        numerics=rounding("products of fewer rows may be added in another order"),
+        before="scores = self.head(self.norm(hidden))[:, -1]",
+        after="scores = self.head(self.norm(hidden[:, -1]))",
+        needs="that nothing in between mixes it with the rest; a crop before a convolution keeps a border",
+        when=of_kind("unread"),
+        least=0.6,  # what is selected is copied
     ),
     Advice(
         id="select-top-k",

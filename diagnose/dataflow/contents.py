@@ -13,20 +13,18 @@ from diagnose.dataflow.ignored import ignored_rows
 from diagnose.dataflow.masked import masked_rows
 from diagnose.dataflow.structured import structured_zeros
 from diagnose.dataflow.unchanged import unchanged
+from diagnose.dataflow.unread import unread_results
 from diagnose.model.dataflow import Frame, Operator
 from diagnose.model.shapes import num_elements
 
-__all__ = ["WorkOnNothing", "unread_results", "untouched_rows", "work_on_nothing"]
+__all__ = ["WorkOnNothing", "untouched_rows", "work_on_nothing"]
 
 MIN_COLUMNS = 32  # of one-hot rows: a product with few columns costs no more than a lookup
 MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes as long as a dense one
 MIN_UNTOUCHED = 0.75  # of a table's rows: with fewer the dense form is as fast
-MIN_UNREAD = 0.5  # of a result's elements: of less a slice before the operator saves little
-SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
 _PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
-_SORTS = frozenset({"sort", "argsort", "msort"})
 _LOOKUPS_BACKWARD = frozenset({"embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward"})
 
 Kind: TypeAlias = Literal[
@@ -48,6 +46,8 @@ Kind: TypeAlias = Literal[
 ]
 
 _ROWS: tuple[Kind, ...] = ("masked rows", "ignored rows")
+# Where an operator is both, the latter say more: where the zeros are, or why rows are not read.
+_SAYS_MORE: dict[Kind, tuple[Kind, ...]] = {"sparse": ("blocks", "diagonal"), "unread": _ROWS}
 
 
 class WorkOnNothing(NamedTuple):
@@ -89,7 +89,10 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
         (_Part(kind, one.operator, one.share, one.value, one.share) for kind, each in without_effect for one in each),
         _triangles(graph, rows),
         _subnormal(graph, rows),
-        unread_results(graph, rows),
+        (
+            _Part("sorted" if one.is_sort else "unread", one.operator, one.avoidable, one.value, one.unread)
+            for one in unread_results(graph, rows)
+        ),
         untouched_rows(graph, rows),
         (
             _Part("normalized" if one.is_norm else "returned", one.operator, 1.0, one.value, 1.0)
@@ -97,8 +100,8 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
         ),
     ):
         known = largest.get(part.operator, part._replace(avoidable=0.0))
-        if part.kind == "sparse" and known.kind in ("blocks", "diagonal"):
-            continue  # where the zeros are is known as well
+        if known.kind in _SAYS_MORE.get(part.kind, ()) and known.avoidable:
+            continue
         beside = known.avoidable if known.kind in ("padding", "masked rows") and part.kind in _ROWS else 0.0
         if part.avoidable - beside > known.avoidable:
             largest[part.operator] = part
@@ -251,39 +254,6 @@ def _size(one: Operator) -> float:
         return max(float(sum(sizes)), 1.0)
     batch = num_elements(one.writes[0].shape[:-2][:1])
     return max(sqrt(num_elements(sizes[:3]) / max(batch, 1)), 1.0)
-
-
-def unread_results(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
-    """Yield products, pointwise operators and sorts with a result of which most is not read.
-
-    A result that is not read at all is dead work. What a pointwise operator makes in vain it reads in vain as well.
-    """
-    read: dict[int, float] = {}  # of what an operator makes, the part that is needed
-    for i in sorted(rows, reverse=True):
-        one = graph.operators[i]
-        sorts = base_name(one) in _SORTS
-        if graph.computes(i) and (sorts or is_product(one) or is_pointwise(one)):
-            shares = {use.value: _share_read(graph, use.value, read) for use in one.writes}
-            value = max(shares, key=lambda each: shares[each])
-            read[i] = shares[value]
-            unread = 1 - read[i]
-            if MIN_UNREAD <= unread < 1:
-                yield _Part("sorted" if sorts else "unread", i, SORT_SAVED if sorts else unread, value, unread)
-
-
-def _share_read(graph: Graph, value: int, read: dict[int, float]) -> float:
-    if graph.lives_on[value] or graph.later[value] >= 0:
-        return 1.0
-    parts: dict[tuple[object, ...], float] = defaultdict(float)
-    # A function of the backward pass has gradients of zero where the result is not read.
-    for i in set(graph.readers[value]).difference(graph.backward[graph.values[value].producer]):
-        one = graph.operators[i]
-        needed = read.get(i, 1.0) if is_pointwise(one) else 1.0
-        for use in (each for each in one.reads if each.value == value):
-            seen = num_elements(size for size, step in zip(use.shape, use.stride, strict=True) if step)
-            part = (use.offset, use.shape, use.stride)
-            parts[part] = max(parts[part], seen * needed)
-    return min(sum(parts.values()) / max(num_elements(graph.values[value].shape), 1), 1.0)
 
 
 def untouched_rows(graph: Graph, rows: list[int]) -> Iterator[_Part]:

@@ -14,14 +14,14 @@ from diagnose.dataflow.graph import Graph, Work, base_name, is_pointwise, plain_
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
-__all__ = ["BY_ROW", "MIN_REPEATED", "EqualRows", "equal_rows", "mapped_rows"]
+__all__ = ["BY_ROW", "CONVOLUTIONS", "MIN_REPEATED", "NORMS", "EqualRows", "equal_rows", "mapped_rows"]
 
 MIN_REPEATED = 0.5  # of the rows: with fewer, the work moved before the gather also does rows that it leaves out
 _GATHERS = frozenset({"index_select", "index", "embedding", "repeat", "repeat_interleave", "_to_copy", "clone"})
 BY_ROW = {"mm": 0, "linear": 0, "addmm": 1, "_addmm": 1}  # products, and which argument has the rows
-_CONVOLUTIONS = frozenset({"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"})
+CONVOLUTIONS = frozenset({"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"})
 _FILLS = frozenset({"ones", "ones_like", "new_ones", "full", "full_like", "new_full"})
-_NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
+NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
 
 
 class EqualRows(NamedTuple):
@@ -56,7 +56,7 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
             continue
         result = one.writes[0]
         made = graph.values[result.value]
-        if made.kind == "constant" or made.zeros == 1 or not (len(one.writes) == 1 or base_name(one) in _NORMS):
+        if made.kind == "constant" or made.zeros == 1 or not (len(one.writes) == 1 or base_name(one) in NORMS):
             continue
         found: list[_Origin] = []
         for axis in {1, len(result.shape) - 1}:
@@ -85,7 +85,7 @@ def mapped_rows(one: Operator) -> tuple[Use, int] | None:
     name, at = base_name(one), BY_ROW.get(base_name(one))
     if at is not None and len(one.reads) > at + 1:
         return one.reads[at], len(one.reads[at].shape) - 1
-    if name not in _CONVOLUTIONS or len(one.reads) < 2 or "transposed=True" in one.attributes:
+    if name not in CONVOLUTIONS or len(one.reads) < 2 or "transposed=True" in one.attributes:
         return None
     rows, weights = one.reads[:2]
     has_groups = weights.shape[1:2] != rows.shape[1:2]
@@ -139,7 +139,7 @@ def _by_row(graph: Graph, i: int, axis: int, origins: _Origins) -> _Origin | Non
     read: tuple[Use, ...]
     if linear is not None:
         read = (linear[0],) if linear[1] == axis else ()
-    elif name in _NORMS:
+    elif name in NORMS:
         is_of_rows = axis == len(result.shape) - 1 and num_elements(one.writes[-1].shape) == rows
         read = one.reads[:1] if is_of_rows else ()
     elif is_pointwise(one) and name not in ("cat", "stack"):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, base_name, is_copy, is_product, is_reduction, plain_name
+from diagnose.dataflow.rows import CONVOLUTIONS
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -21,7 +22,6 @@ MIN_SIDE = 8  # of a diagonal matrix: smaller ones are zero elsewhere by chance,
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 _WRITES = frozenset({"copy", "add", "fill"})  # into a part, in place
 _KEEPS_ZEROS = frozenset({"mul", "div", "neg", "conj_physical", "_conj_physical"})
-_CONVOLUTIONS = frozenset({"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"})
 _OF_MATRICES = ("linalg_", "_linalg_", "cholesky_", "triangular_solve", "lu_")  # prefixes
 
 
@@ -56,7 +56,7 @@ def _on_blocks(graph: Graph) -> Iterator[StructuredZeros]:
     blocks, before = _blocks(graph), set[tuple[Frame | None, float]]()
     for i, one in enumerate(graph.operators):
         name = base_name(one)
-        if not (is_product(one) or name in _CONVOLUTIONS) or one.phase in ("backward", "optimizer"):
+        if not (is_product(one) or name in CONVOLUTIONS) or one.phase in ("backward", "optimizer"):
             continue
         read = [blocks[use.value] for use in one.reads if use.value in blocks and _is_whole(graph, use)]
         found = min(read, default=None)

@@ -239,6 +239,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "diagonal"},
         {"kind": "normalized"},
         {"kind": "returned"},
+        {"kind": "unread"},
         {"kind": "padding", "padded": 0.4},
         {"kind": "padding", "padded": 0.4, "of_signals": True},
         {"kind": "ignored rows", "ignored": 0.85},

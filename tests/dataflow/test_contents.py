@@ -2,7 +2,8 @@
 
 import pytest
 
-from diagnose.dataflow.contents import unread_results, untouched_rows, work_on_nothing
+from diagnose.dataflow.contents import untouched_rows, work_on_nothing
+from diagnose.dataflow.unread import unread_results
 from tests.dataflow.table import Table, lines
 
 
@@ -169,7 +170,7 @@ def test_a_matrix_put_into_zeros_by_index_is_sparse_wherever_its_numbers_are():
 
 def unread(t: Table) -> dict[int, float]:
     graph = t.graph()
-    return {part.operator: part.extent for part in unread_results(graph, graph.of_step(graph.last_step))}
+    return {part.operator: part.unread for part in unread_results(graph, graph.of_step(graph.last_step))}
 
 
 def last(use, num: int = 1):
@@ -206,8 +207,53 @@ def test_the_backward_pass_of_a_result_reads_no_more_of_it():
     rows = t.op("sort", t.value(8, 100))
     t.op("sum", rows._replace(shape=(8, 5)))
     t.op("scatter", rows, phase="backward", forward=0)
-    assert unread(t) == {0: 0.95}
+    assert unread(t) == {0: 0.95, 2: 0.95}  # of which most is zeros
     t.op("scatter", rows, phase="backward", forward=1)
+    assert unread(t) == {}
+
+
+def test_a_product_and_a_norm_need_the_rows_that_are_read_after_them():
+    t = Table()
+    hidden = t.op("mm", t.value(20, 8), t.value(8, 4), shape=(20, 4), line=1)
+    stats = t.value(20, 1), t.value(20, 1)
+    normed = t.op("native_layer_norm", t.op("gelu", hidden), shape=(20, 4))
+    t.operators[-1] = t.operators[-1]._replace(writes=(normed, *stats))
+    out = t.op("addmm", t.value(6), normed, t.value(4, 6), shape=(20, 6))
+    t.op("sum", out._replace(shape=(2, 6), stride=(60, 1), offset=54), shape=())
+    t.op("mm", normed._replace(shape=(4, 20), stride=(1, 4)), t.value(20, 6), shape=(4, 6), phase="backward", forward=3)
+    assert unread(t) == dict.fromkeys(range(4), 0.9) | {5: 0.9}
+
+
+def test_columns_that_are_not_read_say_nothing_of_rows():
+    t = Table()
+    hidden = t.op("mm", t.value(20, 8), t.value(8, 4), shape=(20, 4))
+    out = t.op("mm", hidden, t.value(4, 6), shape=(20, 6))
+    t.op("sum", out._replace(shape=(20, 1), stride=(6, 1)), shape=())
+    assert list(unread(t)) == [1]
+
+
+@pytest.mark.parametrize(("index", "share"), [((3, 4), 1 - 3 / 20), ((3,), None)])
+def test_rows_that_are_taken_by_index_and_numbers_of_each_row(index, share):
+    t = Table()
+    hidden = t.op("mm", t.value(20, 8), t.value(8, 4), shape=(20, 4))
+    t.op("index.Tensor", hidden, t.value(*index[:1], dtype="int64"), shape=index)
+    assert unread(t) == ({0: share} if share else {})
+
+
+def test_what_is_cut_out_of_an_image_is_convolved_alone():
+    t = Table()
+    image = t.op("convolution", t.value(1, 3, 16, 16), t.value(8, 3, 3, 3), shape=(1, 8, 16, 16))
+    for offset in (0, 8):
+        t.op("sum", image._replace(shape=(1, 8, 4, 4), offset=offset), shape=())
+    assert unread(t)[0] == pytest.approx(1 - 2 / 16)
+
+
+def test_a_part_that_is_changed_in_place_leaves_the_rest_to_be_read():
+    t = Table()
+    gates = t.op("addmm", t.value(12), t.value(4, 8), t.value(8, 12), shape=(4, 12))
+    part = t.op("sigmoid_", into=gates)._replace(shape=(4, 3), stride=(12, 1))
+    t.operators[-1] = t.operators[-1]._replace(writes=(part,))
+    t.op("sum", part._replace(shape=(4, 12)), shape=())
     assert unread(t) == {}
 
 
