@@ -91,7 +91,9 @@ def gone_through(call: HostCallRecord, steps: int = 0) -> GoneThrough | None:
     way, role = _TABLE.get(call.name, ("result", ""))
     if isinstance(node, ast.Subscript) and any(isinstance(each, ast.Compare) for each in ast.walk(node.slice)):
         way, role = _TABLE.get(call.name.replace("[]", " compared"), ("result", ""))  # rows that a comparison selects
-    operand = _operand(node, role, {each.text: each for each in call.operands}) if node is not None and role else None
+    operand = (
+        _operand(node, role, {each.text: each for each in call.operands}) if node is not None and role != "" else None
+    )
     if operand is None or node is None or (way != "file" and not _is_large(operand)):
         return None
     others = [each for each in call.operands if each is not operand]
@@ -139,17 +141,15 @@ def _title(way: Way, changes: str, called: str, operand: OperandRecord) -> str:
         case "file", _:
             title = f"{called} reads the whole array from the file each time"
         case "weights", "same":
-            title = f"{called} adds up all {num} weights in {name} each time, and they do not change"
+            title = f"{called} adds up the same {num} weights of {name} each time"
         case _, "same":
-            title = f"{called} goes through all {num} elements of {name} each time, and they do not change"
+            title = f"{called} goes through the same {num} elements of {name} each time"
         case _, "grows":
-            title = f"{called} goes through {name} each time, which grows: it holds {num} elements"
+            title = f"{called} goes through all {num} elements of {name} while it grows"
         case _, "few":
-            title = f"{called} goes through all {num} elements of {name} each time, though few of them change"
+            title = f"{called} goes through all {num} elements of {name} though few of them have changed"
         case _:
-            title = (
-                f"{called} goes through all {num} elements of {name} each time, and they do not change within a step"
-            )
+            title = f"{called} goes through the same {num} elements of {name} several times a step"
     return title
 
 
