@@ -44,7 +44,11 @@ ALL, SAME = "goes through all 9,000 elements of self.known", "goes through the s
             "rng.choice() adds up the same 9,000 weights of self.known each time",
         ),
         (
-            call("x in self.known", "builtins.list in", operand("self.known", same=False, grows=True)),
+            call(
+                "x in self.known",
+                "builtins.list in",
+                operand("self.known", kind="builtins.list", same=False, grows=True),
+            ),
             f"x in self.known {ALL} while it grows",
         ),
         (
@@ -58,6 +62,18 @@ ALL, SAME = "goes through all 9,000 elements of self.known", "goes through the s
         (
             call("t[t['u'] == u]", "pandas.DataFrame[]", operand("t")),
             f"t[t['u'] == u] {SAME} t each time",
+        ),
+        (
+            call("np.mean(losses)", "numpy.mean", operand("losses", kind="builtins.list", same=False, grows=True)),
+            "np.mean() goes through all 9,000 elements of losses while it grows",
+        ),
+        (
+            call("t.iloc[i]", "pandas.DataFrame.iloc[]", operand("t"), operand("i", size=0, kind="builtins.int")),
+            "t.iloc[i] makes a row of pandas each time",
+        ),
+        (
+            call("copy.deepcopy(net)", "copy.deepcopy", operand("net", size=0)),
+            "copy.deepcopy() copies all of net each time",
         ),
     ],
 )
@@ -79,6 +95,8 @@ def test_what_is_wrong_with_a_call(seen, title):
         call("self.known == other", "numpy.ndarray compared", KNOWN, operand("other", is_kept=False)),
         call("held[key]", "numpy.NpzFile[]", operand("held", size=0), operand("key", size=5), num_given=4),
         call("self.known.sum()", "numpy.ndarray.sum", operand("self.known", same=False, same_in_step=True), num=2),
+        call("t.iloc[at]", "pandas.DataFrame.iloc[]", operand("t"), operand("at", kind="numpy.ndarray")),
+        call("t.iloc[0]", "pandas.DataFrame.iloc[]", operand("t"), operand("0", size=0, kind="builtins.int"), num=2),
         call("np.isin(asked, self.kno", "numpy.isin", KNOWN),  # cut
         call("f(self.known)", "", KNOWN),
     ],

@@ -35,6 +35,12 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             needs = "the places of the rows of each value, kept"
         case "weights":
             title, needs = "Add up the weights once, and look each draw up", "8 bytes for each weight"
+        case "row":
+            table = name.removesuffix(".iloc").removesuffix(".loc")
+            title = f"Keep the columns of {table} as arrays instead of taking rows of pandas"
+            needs = "memory for the arrays"
+        case "copy":
+            title, needs = f"Keep one copy of {name}, and copy its values into it", "a copy of which no more are held"
         case "result" if found.operand.same or found.operand.same_in_step:
             title, needs = f"Keep the result of {called} instead of computing it again", ""
             edits = _kept(source, found)
