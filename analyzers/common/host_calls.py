@@ -16,9 +16,13 @@ from diagnose.text.numbers import duration, plural
 
 __all__ = ["GoneThrough", "Way", "gone_through", "observed_at"]
 
-Way: TypeAlias = Literal["result", "lookup", "sort", "weights", "rows", "file"]
-"""What would spare it: the result, a set or dict, a sorted copy, sums of weights, groups of rows, arrays in memory."""
+Way: TypeAlias = Literal["result", "lookup", "sort", "weights", "rows", "file", "row", "copy"]
+"""What would spare it: the result, a set or dict, a sorted copy, sums of weights, groups of rows, arrays in memory.
 
+Of a table that are arrays of its columns, of a copy one that is kept.
+"""
+
+_OF_CONTENT: frozenset[Way] = frozenset({"result", "lookup", "sort", "weights", "rows"})
 MIN_ELEMENTS = 256  # fewer are gone through in about the time that a call takes
 MAX_CHANGED = 0.05  # of the parts of an operand, of which few change
 MIN_LARGER = 20  # times as many elements as what it is compared with
@@ -33,13 +37,15 @@ _REDUCED = (
 )
 _ARRAYS = ("numpy.ndarray", "pandas.Series", "pandas.DataFrame", "pandas.Index")
 _MADE = ("sorted", "sum", "max", "min", "any", "all", "list", "tuple", "set", "frozenset", "dict", "enumerate")
+_PLACES = ("builtins.int", "builtins.str", "numpy.int64", "numpy.int32")
 _LISTS = ("builtins.list", "builtins.tuple", "collections.deque")
 _SETS = ("isin", "in1d", "setdiff1d", "intersect1d")
+_ROWS = ("DataFrame.iloc", "DataFrame.loc", "_iLocIndexer", "_LocIndexer")
 _GENERATORS = ("numpy.Generator", "numpy.RandomState")
 
 _TABLE: Mapping[str, tuple[Way, int | str]] = {
     **{f"{kind}.{name}": ("result", _OWNER) for kind in _ARRAYS for name in _REDUCED},
-    **{f"numpy.{name}": ("result", _FIRST) for name in (*_REDUCED, "sort")},
+    **{f"numpy.{name}": ("result", _FIRST) for name in (*_REDUCED, "sort", "array", "asarray")},
     **{f"builtins.{name}": ("result", _FIRST) for name in _MADE},
     "collections.Counter": ("result", _FIRST),
     "json.loads": ("result", _FIRST),
@@ -50,6 +56,8 @@ _TABLE: Mapping[str, tuple[Way, int | str]] = {
     "random.Random.choices": ("weights", "weights"),
     **{f"{kind} compared": ("rows", _OWNER) for kind in _ARRAYS},
     "numpy.NpzFile[]": ("file", _OWNER),
+    **{f"pandas.{name}[]": ("row", _OWNER) for name in _ROWS},
+    "copy.deepcopy": ("copy", _FIRST),
 }
 
 
@@ -91,18 +99,27 @@ def gone_through(call: HostCallRecord, steps: int = 0) -> GoneThrough | None:
     way, role = _TABLE.get(call.name, ("result", ""))
     if isinstance(node, ast.Subscript) and any(isinstance(each, ast.Compare) for each in ast.walk(node.slice)):
         way, role = _TABLE.get(call.name.replace("[]", " compared"), ("result", ""))  # rows that a comparison selects
-    operand = _operand(node, role, {each.text: each for each in call.operands}) if node is not None and role else None
-    if operand is None or node is None or (way != "file" and not _is_large(operand)):
+    known = {each.text: each for each in call.operands}
+    operand = _operand(node, role, known) if node is not None and role != "" else None
+    if operand is None or node is None:
         return None
     others = [each for each in call.operands if each is not operand]
     changes = _changes(operand, others, is_often=call.num > steps)
-    is_small = way == "rows" and any(MIN_LARGER * each.size > operand.size for each in others)
-    is_read_once = way == "file" and (2 * call.num_given > call.looks or not others)
-    if not changes or is_small or is_read_once or (changes == "grows" and way != "lookup"):
+    match way:
+        case "file":
+            is_waste = 2 * call.num_given <= call.looks and bool(others)  # the same array again
+        case "row":
+            is_waste = call.num > steps and any(each.kind in _PLACES for each in others)  # one, and not many at once
+        case "copy":
+            is_waste = True
+        case _:
+            is_waste = bool(changes) and _is_large(operand) and (changes != "grows" or operand.kind in _LISTS)
+            is_waste &= way != "rows" or all(MIN_LARGER * each.size <= operand.size for each in others)
+    if not is_waste:
         return None
     often = f"{call.num / steps:.3g} times a step" if steps else plural(call.num, "time")
     text = f"{_short(node)} runs {often}, {duration(call.ns / call.num)} each."
-    if operand.size:
+    if way in _OF_CONTENT:
         compared = f"in the {operand.looks} calls that were compared"
         text += f" It goes through the {operand.size:,} elements of {operand.text}; {_SEEN[changes]} {compared}."
     return GoneThrough(call, node, way, operand, _title(way, changes, _short(node), operand), text)
@@ -138,18 +155,20 @@ def _title(way: Way, changes: str, called: str, operand: OperandRecord) -> str:
     match way, changes:
         case "file", _:
             title = f"{called} reads the whole array from the file each time"
+        case "row", _:
+            title = f"{called} makes a row of pandas each time"
+        case "copy", _:
+            title = f"{called} copies all of {name} each time"
         case "weights", "same":
-            title = f"{called} adds up all {num} weights in {name} each time, and they do not change"
+            title = f"{called} adds up the same {num} weights of {name} each time"
         case _, "same":
-            title = f"{called} goes through all {num} elements of {name} each time, and they do not change"
+            title = f"{called} goes through the same {num} elements of {name} each time"
         case _, "grows":
-            title = f"{called} goes through {name} each time, which grows: it holds {num} elements"
+            title = f"{called} goes through all {num} elements of {name} while it grows"
         case _, "few":
-            title = f"{called} goes through all {num} elements of {name} each time, though few of them change"
+            title = f"{called} goes through all {num} elements of {name} though few of them have changed"
         case _:
-            title = (
-                f"{called} goes through all {num} elements of {name} each time, and they do not change within a step"
-            )
+            title = f"{called} goes through the same {num} elements of {name} several times a step"
     return title
 
 
@@ -162,7 +181,8 @@ def _operand(node: ast.expr, role: int | str, known: Mapping[str, OperandRecord]
                 return found[1]
             return max((each for each in found if each is not None), key=lambda each: each.size, default=None)
         case ast.Subscript(value=held):
-            return known.get(ast.unparse(held))
+            owner = held.value if isinstance(held, ast.Attribute) else held
+            return known.get(ast.unparse(held)) or known.get(ast.unparse(owner))
         case ast.Call(func=function, args=args, keywords=keywords):
             given: ast.expr | None = next((each.value for each in keywords if each.arg == role), None)
             if role == _OWNER and isinstance(function, ast.Attribute):

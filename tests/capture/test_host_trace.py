@@ -127,6 +127,18 @@ def step():
     assert (call.name, call.looks, call.num_given) == ("numpy.NpzFile[]", 6, 2)
 
 
+def test_lists_that_are_made_anew_are_no_list_that_grows(seen):
+    call = seen("""
+num = [0]
+def step():
+    num[0] += 300
+    names = [1.5 * i + num[0] for i in range(num[0])]
+    return 9 in names  # slow
+""")
+    (names,) = [each for each in call.operands if each.text == "names"]
+    assert (names.grows, names.is_kept) == (True, False)
+
+
 def test_functions_that_run_already_are_watched_and_left_as_they_were(seen):
     record, names = seen(
         """

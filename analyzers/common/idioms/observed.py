@@ -10,7 +10,9 @@ from diagnose.model.own_source import EditedStatement
 
 __all__ = ["observed_idiom"]
 
-MIN_SPARED = 0.8  # of the call's time: a search or a look-up is left. np.isin in 200,000 took 90 ms, a search 2 ms
+# Of the call's time; what makes it up to date is left. A search took 13 µs where np.isin in 20,000 elements took 32 ms,
+# an array's row 0.2 µs where its file of 20,000 took 130 µs, a group of rows 0.1 µs where comparing as many took 6 µs.
+MIN_SPARED = 0.8
 _KEPT = "if nothing else changes it"
 
 
@@ -33,6 +35,12 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             needs = "the places of the rows of each value, kept"
         case "weights":
             title, needs = "Add up the weights once, and look each draw up", "8 bytes for each weight"
+        case "row":
+            table = name.removesuffix(".iloc").removesuffix(".loc")
+            title = f"Keep the columns of {table} as arrays instead of taking rows of pandas"
+            needs = "memory for the arrays"
+        case "copy":
+            title, needs = f"Keep one copy of {name}, and copy its values into it", "a copy of which no more are held"
         case "result" if found.operand.same or found.operand.same_in_step:
             title, needs = f"Keep the result of {called} instead of computing it again", ""
             edits = _kept(source, found)

@@ -13,7 +13,7 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
@@ -24,6 +24,7 @@ MAX_LOOK_NS = 300_000_000  # that looking into operands takes in all
 MAX_LOOKED_BYTES = 128 << 20  # of one operand
 MAX_LOOKS = 4  # at an expression in one step, of calls in a row
 NUM_PARTS, MIN_PART_BYTES = 4096, 256
+NUM_FIRST = 16  # items by which a list is known: another one may have the address of one that is gone
 CHEAP_NS = 20_000  # of a call: what it goes through is small, or it goes through little of it
 
 Content: TypeAlias = tuple[object, ...]
@@ -186,7 +187,7 @@ def content_of(value: Any) -> Content | None:
         if not {*map(type, items)} <= _IMMUTABLE:
             return None
         step = max(len(items) // NUM_PARTS, 1)
-        return tuple(hash(tuple(map(id, items[i : i + step]))) for i in range(0, len(items), step))
+        return tuple(hash(tuple(items[i : i + step])) for i in range(0, len(items), step))
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         return (hash(value.tobytes()),)
@@ -202,12 +203,13 @@ def content_of(value: Any) -> Content | None:
 def held_in(value: Any) -> object:
     """Return what is equal for one object alone: a reference, of an array that to what owns its memory.
 
-    Nothing refers to lists, of which it is the address; of texts it is the content.
+    Nothing refers to lists, of which it is the address and what they begin with; of texts it is the content.
     """
     if type(value) in (str, bytes):
         return hash(value)
     if type(value) in (list, tuple, dict, set, frozenset, deque):
-        return id(value)
+        first = (each if type(each) in _IMMUTABLE else id(each) for each in islice(value, NUM_FIRST))
+        return hash((id(value), *first))
     while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
         value = value.base
     try:
