@@ -21,14 +21,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.analyzers.common.avoidable import IN_LONG_STEP
 from diagnose.analyzers.common.guards import said_of
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, in_steps
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.intervals import Intervals, among, intersect
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.model.statistics import MIN_LONG_RATIO
 from diagnose.tables import Tables
 from diagnose.tables.calls import code_loads, compile_frames, recurs
+from diagnose.tables.run_steps import run_mean, usable_steps
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="recompilation",
@@ -58,4 +62,36 @@ def find(t: Tables) -> list[Finding]:
     texts, facts = said_of(versions[:1])
     found = idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=texts, facts=facts))
     places = tuple(line_at(t, each.file, each.line, each.function) for each in versions[:1])
-    return [replace(each, where=(*places, *each.where)) for each in found]
+    return [replace(each, where=(*places, *each.where)) for each in found] or _now_and_then(t)
+
+
+def _now_and_then(t: Tables) -> list[Finding]:
+    """Name the code that is compiled again in steps that are long now and then, as often as it has versions."""
+    run, compiled = t.capture.run, t.capture.known.compiled
+    mean = run_mean(run, t.capture) if run is not None else None
+    if run is None or mean is None or not compiled.versions:
+        return []
+    version = compiled.versions[0]
+    usable = np.flatnonzero(usable_steps(run, t.capture))
+    usual = float(np.median(run.step_ns[usable]))
+    explained = [row for stall in t.stalls if stall.phase for row in stall.rows.tolist()]
+    long = usable[(run.step_ns[usable] >= MIN_LONG_RATIO * usual) & ~among(usable, np.array(explained, np.intp))]
+    long = long[np.argsort(-run.step_ns[long])][: version.num - 1]
+    each_ns = compiled.took_s * 1e9 / version.num
+    if len(long) < 2:  # the first version is no second compilation, and one more may be the last
+        return []
+    lost_ns = float(np.minimum(run.step_ns[long] - usual, each_ns).sum()) / len(usable)
+    texts, facts = said_of([version])
+    times = f"{plural(len(long), 'step')} of {len(usable)} took {duration(float(np.median(run.step_ns[long])))}, the "
+    return [
+        Finding(
+            rule=META.id,
+            title="Code is compiled again in steps that are long now and then",
+            lost_ns=lost_ns,
+            share=min(lost_ns / mean[0], 1.0),
+            count=len(long),
+            evidence=(f"{times}others {duration(usual)}. A compilation took {duration(each_ns)}.", *texts),
+            where=(line_at(t, version.file, version.line, version.function),),
+            facts={**facts, "phase": "", IN_LONG_STEP: True},
+        )
+    ]
