@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from diagnose.analyzers.common.advice import Advice, identical, in_training
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.avoidable import IN_LONG_STEP, Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.rewrite import (
     Edits,
     detached,
@@ -48,6 +48,14 @@ META = RuleMeta(
     needs=("data flow",),
 )
 ADVICE = (
+    Advice(
+        id="compute-less-often",
+        title="Leave the work out{there}: the step that does it reads nothing of it",
+        numerics=identical("if no later step reads it"),
+        needs="a result that no step needs",
+        when=lambda f, _: f.facts.get(IN_LONG_STEP) and f.facts.get("kind") not in ("gradient", "zero factor"),
+        least=0.9,
+    ),
     Advice(
         id="compute-less-often",
         title="Compute it only in the steps that read it{there}",

@@ -173,6 +173,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float
     workers pace the step, their wait takes what another cause leaves. Operators of a CPU have to be called, but for
     what a change is predicted to take away.
     """
+    if finding.share is not None:  # the recorded steps have little of it, if any
+        return None
     rule, relief = META[finding.rule], replayed.relief_ns.get(finding.rule)
     mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     by_change = max((middle_ns(*p.saves_ns) for p in mine), default=0.0)

@@ -59,6 +59,8 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     base = replay_base(t)
     if finding is None or base.period_ns <= 0 or base.refuses(META[finding.rule].cause):
         return None
+    if finding.share is not None and META[finding.rule].kind != "run":  # the recorded steps have nothing of it
+        return None
     effect = effect_of(t, finding, prescription)
     if effect is None:
         return None
@@ -149,8 +151,8 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     base, step_ns = replay_base(t), t.steps.step_ns
     # A device needs its pauses between tasks: what a change of theirs saves is all that can go.
     relief = {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
-    replayed = [f for f in found if f.rule not in relief and f.share is None and META[f.rule].kind != "state"]
-    replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
+    replayed = [f for f in found if f.rule not in relief and META[f.rule].kind not in ("state", "run")]
+    replayed = [f for f in replayed if f.share is None and (f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD)]
     # Each of the largest findings costs a replay.
     for finding in replayed[:10]:
         rule = META[finding.rule]
