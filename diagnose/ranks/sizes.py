@@ -40,7 +40,7 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
     for one in flow.operators if flow is not None else ():
         if one.place is not None and one.phase in ("forward", "other") and not one.is_view:
             found.setdefault((one.step, one.place), []).append(one)
-    rows = []
+    rows = list[MadeLine]()
     for (step, place), ones in found.items():
         if sum(row.step == step for row in rows) == MAX_MADE_LINES:
             continue
@@ -110,7 +110,7 @@ def uneven_sizes(ranks: Sequence[RankProfile], time_share: float) -> UnevenSizes
 
 def _first_larger(ranks: Sequence[dict[tuple[str, int], MadeLine]]) -> MadeLine | None:
     """Return the first line that makes more on one rank than on another, of lines that all run if there are any."""
-    largest = {}
+    largest = dict[tuple[str, int], MadeLine]()
     for lines in ranks:
         for place, line in lines.items():
             if any(place not in other or other[place].made != line.made for other in ranks):
