@@ -18,7 +18,9 @@ def flow(rank, *, world=2, takes=None, collective=False, all_read=False):
     for t.step in range(2):
         rows = t.value(8, 4)
         kept = t.op("mul.Tensor", rows, stack=PREPARE, is_collective=collective)
-        part = Use(kept.value, (8 // world, 4), strides((8, 4)), (8 // world) * 4 * (rank if takes is None else takes), "")
+        part = Use(
+            kept.value, (8 // world, 4), strides((8, 4)), (8 // world) * 4 * (rank if takes is None else takes), ""
+        )
         t.op("slice.Tensor", kept, line=21, is_view=True, writes=())
         loss = t.op("sum", part, shape=(), line=30)
         if all_read:
