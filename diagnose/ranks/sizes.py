@@ -134,6 +134,12 @@ def uneven_sizes(ranks: Sequence[RankProfile], time_share: float) -> UnevenSizes
     return UnevenSizes((Where(first.draw_file, first.draw_line, code=first.draw_code or None), made_at), True, share)
 
 
+def make_as_much(ranks: Sequence[RankProfile]) -> bool:
+    """Return whether each line of the recorded data flow makes as much on all ranks."""
+    each = [sorted((one.step, one.file, one.line, one.num, one.made) for one in p.made) for p in ranks]
+    return bool(each[0]) and all(lines == each[0] for lines in each)
+
+
 def _first_larger(ranks: Sequence[dict[tuple[str, int], MadeLine]]) -> MadeLine | None:
     """Return the first line that makes more on one rank than on another, of lines that all run if there are any."""
     largest = dict[tuple[str, int], MadeLine]()

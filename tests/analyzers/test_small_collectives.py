@@ -83,7 +83,7 @@ def test_fsdp_of_single_layers(recording):
     assert finding.lost_ns == pytest.approx(200_000)
     assert finding.title == "FSDP gathers and reduces single layers: many small collectives"
     assert (
-        finding.evidence[0] == "12 collectives of 4 kB (mean) a step; 6 would do. FSDP is applied to 6 single "
+        finding.evidence[1] == "12 collectives of 4 kB (mean) a step; 6 would do. FSDP is applied to 6 single "
         "layers, such as layers.0.up."
     )
     assert (finding.where[0].line, finding.where[0].code) == (50, "fully_shard(module)")

@@ -7,7 +7,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.dataflow import Frame
 from diagnose.model.events import Trace
 from diagnose.ranks.profile import MadeLine, RankProfile
-from diagnose.ranks.sizes import made_lines, uneven_sizes
+from diagnose.ranks.sizes import made_lines, make_as_much, uneven_sizes
 from tests.dataflow.table import FILE, Table
 
 
@@ -77,3 +77,10 @@ def test_the_draw_may_stand_where_the_function_is_called():
     sources = {FILE: StoredSource(((11, inner), (30, loop)))}
     (made,) = made_lines(Capture(Trace.__new__(Trace), dataflow=t.graph().flow, sources=sources))
     assert (made.draw_line, made.draw_code) == (31, "horizon = random.randint(1, 8)")
+
+
+def test_ranks_that_make_as_much_have_equal_work():
+    ranks = [rank(0, [(5, 100)]), rank(1, [(5, 100)])]
+    assert make_as_much(ranks)
+    assert not make_as_much([*ranks, rank(2, [(5, 101)])])
+    assert not make_as_much([rank(0), rank(1)])  # without a data flow nothing is known
