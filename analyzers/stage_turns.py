@@ -35,7 +35,7 @@ META = RuleMeta(
     changes=("pipeline-forwards", "cut-into-micro-batches"),
     needs=("all ranks",),
 )
-_SCHEDULED = """# first stage: all forwards, then all backwards; the next stage works on one while this one computes the next
+_SCHEDULED = """# first stage: all forwards, then all backwards; the next stage works on one meanwhile
 hidden, sends = [], []
 for part in batch.chunk(num_micro):
     hidden.append(stage(part))
@@ -86,8 +86,8 @@ def find_in_all(c: Comparison) -> list[Finding]:
             lost_ns=lost_ns,
             total_ns=int(lost_ns * c.num_steps),
             evidence=(
-                f"{turns.at_once:.1f} of {len(c.ranks)} stages work at once. Rank {first} sends a micro-batch and waits "
-                f"for what comes back before the next one: {micro} a step.",
+                f"{turns.at_once:.1f} of {len(c.ranks)} stages work at once. Rank {first} sends a micro-batch and "
+                f"waits for what comes back before the next one: {micro} a step.",
                 f"If they followed each other, these times would make a step of {duration(turns.pipelined_ns)}.",
                 f"Waiting for the other stages, ms a step: {waits}.",
             ),

@@ -31,6 +31,7 @@ from diagnose.pipeline.sources import with_source_diffs
 from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, compare_ranks, job_of
+from diagnose.ranks.late_causes import NO_CORE
 from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.stages import begin
@@ -207,6 +208,8 @@ def _costly(found: Sequence[Finding], c: Comparison, examined: Mapping[int, Diag
 def _of_late_rank(finding: Finding, cause: Finding | None) -> Finding:
     """Return a finding with its worth; of a late rank without that of the cause that it has found, with its lines."""
     worth = worth_ns(finding, META[finding.rule])
+    if finding.facts.get("cause") == NO_CORE:  # the state of the machine
+        worth = 0.0
     if cause is None:
         return replace(finding, worth_ns=worth)
     known = {(w.file, w.line): w for w in cause.where}
@@ -221,10 +224,10 @@ def _with(
 
     Where a late rank's own finding of the cause comes before it, its prescriptions are the remedy, and no other one.
     """
-    if not found:
-        return answer
     ordered = in_order((*answer.findings, *found))
     first = answering(ordered, answer.step_ns, has_device=answer.queue is not None)
+    if not found:  # what is for others is no cost of the rank any more
+        return replace(answer, dominant=first.rule if first is not None and answer.dominant is not None else None)
     place = {f.rule: i for i, f in reversed([*enumerate(ordered)])}
     explained = any(place[cause] < place[f.rule] for cause in causes for f in found)
     prescribed: list[Prescription] = []

@@ -16,6 +16,7 @@ import numpy as np
 from diagnose.analyzers import META
 from diagnose.answer import in_order, worth_ns
 from diagnose.model.diagnosis import Diagnosis, Finding, Forecast, Waterfall, middle_ns
+from diagnose.model.job import PURPOSES
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, LONE_RANK
 from diagnose.ranks.comparison import Comparison
@@ -23,18 +24,31 @@ from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
 EXPOSED = next(rule for rule, meta in META.items() if meta.cause == "collective")
+<<<<<<< HEAD
 _BROADCAST, _SMALL = "buffer-broadcast", "small-collectives"
 _WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
+||||||| caec7020
+_BROADCAST, _SMALL = "buffer-broadcast", "small-collectives"
+_WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
+=======
+# Rules of the collectives that serve one purpose, and of those that are many whatever they serve.
+_OF_PURPOSE = tuple(purpose for purpose in PURPOSES if purpose in META)
+_OF_MANY = tuple(
+    rule for rule, meta in META.items() if meta.awaits_ranks and meta.kind == "kernel" and rule not in PURPOSES
+)
+_WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
+>>>>>>> w-ranks
 _THROWN_AWAY = "{} more is for other ranks: this rank throws it away."
 
 
 def without_others(own: Diagnosis, c: Comparison, rank: int) -> Diagnosis:
     """Return a rank's diagnosis without what its collectives wait for others, and without work that is for others."""
-    own = left_of(own, EXPOSED, _transfer_share(c, rank), _WAITING)
-    own = left_of(own, _BROADCAST, _transfer_share(c, rank, of_buffers=True), _WAITING)
+    for rule in (EXPOSED, *_OF_PURPOSE):
+        own = left_of(own, rule, _transfer_share(c, rank, rule), _WAITING)
     receives = next(p.receives for p in c.ranks if p.rank == rank)
     own = left_of(own, EXPOSED, _less(own, EXPOSED, receives.waited_ns if receives is not None else 0.0), _WAITING)
-    own = left_of(own, _SMALL, _less(own, _SMALL, c.waits_ns.get(rank) or 0.0), _WAITING)
+    for rule in _OF_MANY:
+        own = left_of(own, rule, _less(own, rule, c.waits_ns.get(rank) or 0.0), _WAITING)
     if c.whole is not None:
         inside = [f.rule for f in own.findings if {(w.file, w.function) for w in f.where[:1]} & c.whole.functions]
         for rule in inside:
@@ -42,15 +56,16 @@ def without_others(own: Diagnosis, c: Comparison, rank: int) -> Diagnosis:
     return own
 
 
-def _transfer_share(c: Comparison, rank: int, *, of_buffers: bool = False) -> float:
-    """Return the share of a rank's time in collectives that nothing hides in which it does not wait for others.
+def _transfer_share(c: Comparison, rank: int, rule: str) -> float:
+    """Return the share of a rank's time in a rule's collectives, as far as nothing hides them, that is no waiting.
 
     All ranks leave a collective together, so the one that is inside for the shortest time shows what it takes.
-    Broadcasts of DistributedDataParallel's buffers are counted by themselves.
+    Purposes that have a rule are counted by themselves.
     """
     at = next(i for i, p in enumerate(c.ranks) if p.rank == rank)
     p = c.ranks[at]
-    mine = np.array([(kind.purpose == _BROADCAST) == of_buffers for kind in p.kinds] or [False], bool)
+    own = (kind.purpose if kind.purpose in _OF_PURPOSE else EXPOSED for kind in p.kinds)
+    mine = np.array([each == rule for each in own], bool)
     parts = np.flatnonzero(c.matches.rank == at)
     waited = c.waits.exposed[parts[mine[p.collectives.kind[c.matches.row[parts]]]]].sum()
     alone = p.collectives.alone[mine[p.collectives.kind]].sum()
@@ -104,7 +119,7 @@ def _part_of(finding: Finding, share: float, text: str) -> Finding:
         lost_ns=finding.lost_ns * share,
         relief_ns=None if finding.relief_ns is None else finding.relief_ns * share,
         evidence=(*finding.evidence, text.format(duration(finding.lost_ns * (1 - share)))),
-        facts=finding.facts | ({"awaits_ranks": 1 - share} if text == _WAITING else {}),
+        facts={**finding.facts, **({"awaits_ranks": 1 - share} if text == _WAITING else {})},
     )
     return replace(moved, worth_ns=worth_ns(moved, META[moved.rule]))
 
@@ -118,8 +133,11 @@ def with_lone_rank(own: Diagnosis, found: Sequence[Finding], c: Comparison) -> t
     lone = next((f for f in found if f.rule == LONE_RANK), None)
     if lone is None or c.lone is None:
         return own, list(found)
-    lines = {(w.file, w.line) for w in (*c.lone.lines, *c.lone.waiting)} | c.lone.callers
-    stalls = [f for f in own.findings if META[f.rule].kind == "run" and {(w.file, w.line) for w in f.where[:1]} & lines]
+    within = {(w.file, w.line) for w in c.lone.lines}
+    at = within | {(w.file, w.line) for w in c.lone.waiting} | c.lone.callers
+    runs = [f for f in own.findings if META[f.rule].kind == "run"]
+    places = [[(w.file, w.line) for w in f.where] for f in runs]  # innermost first
+    stalls = [f for f, each in zip(runs, places, strict=True) if within & {*each} or at & {*each[:1]}]
     lost_ns = max((lone.lost_ns, *(f.lost_ns for f in stalls)))
     others = (replace(f, lost_ns=max(f.lost_ns - lost_ns, 0.0)) if f.rule == LATE_RANKS else f for f in found)
     least_ns = THRESHOLDS.naming_share * c.step_ns

@@ -16,6 +16,7 @@ from diagnose.model.arrays import Floats
 from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.profile import PHASES, CauseTraits, RankProfile
+from diagnose.ranks.sizes import make_as_much
 from diagnose.ranks.speeds import (
     MAX_COUNT_APART,
     MIN_SLOWER,
@@ -26,6 +27,7 @@ from diagnose.ranks.speeds import (
 )
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
+NO_CORE = "no-core"
 MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
 
 
@@ -57,6 +59,7 @@ class _Difference(NamedTuple):
     by_cause: dict[str, float]  # ns a step, the largest first
     late_ns: float
     traits: CauseTraits
+    is_equal: bool = False  # in what the lines of the data flow make
 
     def sum_of(self, causes: Collection[str]) -> float:
         """Return what some causes make of it."""
@@ -68,7 +71,8 @@ class _Difference(NamedTuple):
 
     def slower(self, what: Literal["kernels", "operators"]) -> tuple[float, bool]:
         """Return by how much everything takes longer, and if the rank does more."""
-        return slower(self.ranks, what, self.late, self.equals)
+        ratio, more_work = slower(self.ranks, what, self.late, self.equals)
+        return ratio, more_work and not self.is_equal
 
     def reason(self, cause: str, more_ns: float, ratio: float = 1.0, kernel: str = "") -> Reason:
         """Return a cause as the reason."""
@@ -94,7 +98,8 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     # What the equals' hosts take as well, only ahead of their devices, which wait, is no difference.
     of_host = (more > 0) & np.array([cause not in PHASES for cause in times.causes], bool)
     more[of_host] *= 1 - np.clip(ahead_ns / max(float(more[of_host].sum()), 1.0), 0.0, 1.0)
-    d = _Difference(ranks, late, equals, _sorted(times.causes, more), max(float(more.sum()), 1.0), traits)
+    is_equal = make_as_much([ranks[late], *(ranks[i] for i in equals)])
+    d = _Difference(ranks, late, equals, _sorted(times.causes, more), max(float(more.sum()), 1.0), traits, is_equal)
     reason = _of_computing(d) or _of_host(d)
     # The others' hosts are ahead: what these do there, no cause of idle time shows. Loading that all hosts do is then
     # seen on the late rank only. Where its operators take longer, all of the host's difference is its pace's.
@@ -106,9 +111,10 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
     # On cores that all ranks lack, who has more to do lacks them for longer: that is no reason of its own.
     work = float(np.nanmean(own[late][known])), float(np.nanmean(own[equals][:, known]))
-    no_core_ns = (ready[0] - ready[1] * work[0] / max(work[1], 1.0)) * ranks[late].step_ns
+    longer = 1.0 if is_equal else work[0] / max(work[1], 1.0)
+    no_core_ns = (ready[0] - ready[1] * longer) * ranks[late].step_ns
     if d.is_most(no_core_ns):  # whatever its thread did then takes no longer by itself
-        return replace(d.reason("no-core", no_core_ns), ready_shares=ready)
+        return replace(d.reason(NO_CORE, no_core_ns), ready_shares=ready)
     on_device = reason.cause in ("more-work", "slower-device", "slower-rank", "slower-kernel")
     causes = (reason.cause,) if reason.cause in d.by_cause else PHASES if on_device else d.by_cause
     return replace(reason, where=_lines_with_more(ranks, late, equals, causes), ready_shares=ready)
@@ -161,7 +167,7 @@ def _of_computing(d: _Difference) -> Reason | None:
     ratio, more_work = d.slower("kernels" if ranks[late].has_device else "operators")
     inputs = input_ratio(ranks, late, equals)
     # Of what everything takes longer, that inputs are larger: with less a machine is slower.
-    are_larger = inputs > 1 + MAX_COUNT_APART and inputs - 1 >= 0.5 * (ratio - 1)
+    are_larger = not d.is_equal and inputs > 1 + MAX_COUNT_APART and inputs - 1 >= 0.5 * (ratio - 1)
     if more_work or are_larger:
         return d.reason("more-work", computing, inputs if are_larger else 1.0)
     if ratio >= MIN_SLOWER:

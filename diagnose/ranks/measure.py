@@ -307,10 +307,8 @@ def _run_lines(capture: Capture) -> tuple[SampledLine, ...]:
         at.update(dict.fromkeys(path[:1], num))
         callers.update(dict.fromkeys(pairwise(path), num))
     number = {place: i for i, (place, _) in enumerate(within.most_common(MAX_RUN_LINES))}
-    caller_of = {inner: outer for (inner, outer), _ in reversed(callers.most_common())}
+    row_of_caller = {inner: number.get(outer, -1) for (inner, outer), _ in reversed(callers.most_common())}
     return tuple(
-        SampledLine(
-            *place, capture.lines.get(place[:2], ""), within[place], at[place], number.get(caller_of.get(place), -1)
-        )
+        SampledLine(*place, capture.lines.get(place[:2], ""), within[place], at[place], row_of_caller.get(place, -1))
         for place in number
     )

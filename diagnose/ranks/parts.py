@@ -64,12 +64,12 @@ def _parts(flow: Dataflow, world: int) -> dict[int, tuple[Use, Frame]]:
                 taken.setdefault(use.value, one)
     found = {}
     for value, uses in reads.items():
-        known, one = flow.values[value], taken.get(value)
+        known, taker = flow.values[value], taken.get(value)
         whole, part = num_elements(known.shape), num_elements(uses[0].shape)
         is_one = len({(use.offset, num_elements(use.shape)) for use in uses}) == 1 and part < whole
         is_made = known.producer >= 0 and flow.operators[known.producer].step == step
-        if is_one and is_made and one is not None and one.place and abs(part * world - whole) < part:
-            found[value] = uses[0], one.place
+        if is_one and is_made and taker is not None and taker.place and abs(part * world - whole) < part:
+            found[value] = uses[0], taker.place
     return found
 
 

@@ -8,6 +8,7 @@ this line reads is drawn at random, each rank drew its own.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,12 @@ from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import MadeLine, RankProfile
 
 MAX_MADE_LINES = 64  # of a step
+# Methods of random and of NumPy's generators that draw a number, with the arguments that they take for one.
+_DRAWS = {
+    **dict.fromkeys(("random", "choice", "choices", "exponential", "geometric", "poisson"), 1),
+    **dict.fromkeys(("randint", "integers", "randrange", "uniform", "normal", "gauss", "binomial", "beta"), 2),
+    "triangular": 3,
+}
 MIN_OF_TIME = 0.5  # of the share by which a late rank takes longer, that its tensors are larger by
 
 
@@ -40,7 +47,7 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
     for one in flow.operators if flow is not None else ():
         if one.place is not None and one.phase in ("forward", "other") and not one.is_view:
             found.setdefault((one.step, one.place), []).append(one)
-    rows = []
+    rows = list[MadeLine]()
     for (step, place), ones in found.items():
         if sum(row.step == step for row in rows) == MAX_MADE_LINES:
             continue
@@ -53,7 +60,6 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
 
 def _draw_for(capture: Capture, frame: Frame) -> tuple[str, int, str] | None:
     """Return file, line and text of the draw that a statement's values come from, within its function."""
-    draws = capture.draws.get(frame.file, ())
     whole = capture.sources.get(frame.file)
     for first, text in whole.functions if whole is not None else ():
         tree = parsed_statement(text)
@@ -62,17 +68,33 @@ def _draw_for(capture: Capture, frame: Frame) -> tuple[str, int, str] | None:
         lines = text.split("\n")
         inner = list(_statements(tree))
         wanted = {name for node in inner if first + node.lineno - 1 == frame.line for name in _names(node)}
-        if frame.line in draws:
-            return frame.file, frame.line, lines[frame.line - first].strip()
         for node in reversed(inner):
             line = first + node.lineno - 1
             targets = {name for each in assigned(node) for name in _names(each.target)}
-            if line >= frame.line or not targets & wanted:
+            if line > frame.line or (line < frame.line and not targets & wanted):
                 continue
-            if line in draws:
+            if any(_draws_number(each) for part in _heads(node) for each in ast.walk(part)):
                 return frame.file, line, lines[node.lineno - 1].strip()
             wanted |= _names(node) - targets
     return None
+
+
+def _draws_number(node: ast.AST) -> bool:
+    """Return whether an expression draws one number at random; an array of them has the same size on all ranks."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name("torch"))):
+            return False
+        case ast.Call(func=ast.Attribute(attr=name), args=given, keywords=named):
+            if name == "item":
+                return any(map(_draws_tensor, ast.walk(node)))
+            return len(given) <= _DRAWS.get(name, -1) and not any(each.arg == "size" for each in named)
+        case ast.Call(func=ast.Name("int"), args=[inner]):
+            return any(map(_draws_tensor, ast.walk(inner)))
+    return False
+
+
+def _draws_tensor(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and re.match("rand|normal|multinomial|bernoulli", node.attr) is not None
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
@@ -83,9 +105,13 @@ def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
 
 def _names(node: ast.AST) -> set[str]:
     """Return the names in an expression, or in a statement's own head."""
-    heads = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
-    parts = heads if isinstance(node, ast.stmt) else [node]
-    return {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}
+    return {each.id for part in _heads(node) for each in ast.walk(part) if isinstance(each, ast.Name)}
+
+
+def _heads(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a statement but for those in its body; of an expression itself."""
+    parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+    return parts if isinstance(node, ast.stmt) else [node]
 
 
 def uneven_sizes(ranks: Sequence[RankProfile], time_share: float) -> UnevenSizes | None:
@@ -108,9 +134,15 @@ def uneven_sizes(ranks: Sequence[RankProfile], time_share: float) -> UnevenSizes
     return UnevenSizes((Where(first.draw_file, first.draw_line, code=first.draw_code or None), made_at), True, share)
 
 
+def make_as_much(ranks: Sequence[RankProfile]) -> bool:
+    """Return whether each line of the recorded data flow makes as much on all ranks."""
+    each = [sorted((one.step, one.file, one.line, one.num, one.made) for one in p.made) for p in ranks]
+    return bool(each[0]) and all(lines == each[0] for lines in each)
+
+
 def _first_larger(ranks: Sequence[dict[tuple[str, int], MadeLine]]) -> MadeLine | None:
     """Return the first line that makes more on one rank than on another, of lines that all run if there are any."""
-    largest = {}
+    largest = dict[tuple[str, int], MadeLine]()
     for lines in ranks:
         for place, line in lines.items():
             if any(place not in other or other[place].made != line.made for other in ranks):

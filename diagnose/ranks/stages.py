@@ -15,6 +15,7 @@ import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import subtract, total, union
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import Where
 from diagnose.ranks.profile import COMMUNICATION, RankProfile, Receives
 from diagnose.tables import Tables
@@ -66,12 +67,15 @@ def stage_turns(ranks: Sequence[RankProfile]) -> StageTurns | None:
     num = max(min(round(each.passes or each.per_step) for each in known), 1)
     parts = num if num > 1 else USUAL_MICRO_BATCHES
     moved_ns = max(step_ns - float(own.sum()), 0.0)  # while no rank works: transfers, which stay
+    overlapped_ns = float(own.sum() + (parts - 1) * own.max()) / parts
+    if step_ns - moved_ns - overlapped_ns < MAJORITY * (float(own.sum()) - overlapped_ns):
+        return None  # most of what can overlap does
     return StageTurns(
         asking[0],
         num,
         float(own.sum() / step_ns),
         step_ns,
-        float(own.sum() + (parts - 1) * own.max()) / parts + moved_ns,
+        overlapped_ns + moved_ns,
         tuple(each.waited_ns for each in known),
         tuple(place for i in (asking[0], *(n for n in range(len(ranks)) if n != asking[0])) for place in _at(ranks[i])),
     )

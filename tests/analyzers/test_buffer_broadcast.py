@@ -1,6 +1,12 @@
 """buffer-broadcast: broadcasts that DistributedDataParallel's forward launches."""
 
+from dataclasses import replace
+
 import pytest
+
+from diagnose.pipeline.find import build_tables
+from tests.conftest import analyzer
+from tests.dataflow.table import Table
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -95,3 +101,37 @@ def test_copies_of_small_buffers_cost_the_host_more_than_the_transfer(recording,
 
 def test_copies_in_a_forward_that_sends_nothing_are_the_model_s_own(recording):
     assert many_buffers(recording, sent=False).find("buffer-broadcast") is None
+
+
+def on_the_host(recording, *, op="DistributedDataParallel.forward"):
+    """Return a step of 1000 µs whose forward sends buffers from 20 to 320."""
+    r = recording(devices=())
+    for step in range(2):
+        begin = 1000 * step
+        r.step(step + 1, begin, begin + 1000)
+        r.op(op, begin + 10, begin + 700)
+        r.op("aten::cat", begin + 20, begin + 40)
+        r.op("c10d::broadcast_", begin + 40, begin + 60)
+        r.annotation("gloo:broadcast", begin + 50, begin + 300, thread="gloo")
+        r.op("aten::copy_", begin + 310, begin + 320)
+        r.op("aten::mm", begin + 330, begin + 700)
+    return r
+
+
+def test_without_a_device_the_sending_and_the_copies_around_it_count(recording):
+    finding = on_the_host(recording).find("buffer-broadcast")
+    assert finding.lost_ns == pytest.approx(300_000)
+    assert on_the_host(recording, op="Model.forward").find("buffer-broadcast") is None
+
+
+@pytest.mark.parametrize(("content", "is_constant"), [("same", True), ("", False)])
+def test_buffers_that_no_step_changes_are_named(recording, content, is_constant):
+    t = Table()
+    for t.step in range(2):
+        t.value(500, 1000, role="buffer", name="module.table", content=content)
+        t.value(2, role="buffer", name="module.grid", content="constant")
+    r = on_the_host(recording)
+    capture = replace(r.capture(), dataflow=t.graph().flow)
+    (finding,) = analyzer("buffer-broadcast").find(build_tables(capture, capture.trace))
+    text = "No step changes the buffers table, grid (2.0 MB): every rank holds them already."
+    assert (text in finding.evidence) == is_constant

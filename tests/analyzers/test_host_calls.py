@@ -243,7 +243,7 @@ def test_python_between_operators_is_explained_by_the_call_of_its_line(named):
 )
 def test_a_line_without_such_a_call_keeps_its_advice(named, others):
     finding, (prescribed,) = named(*others)
-    assert finding.title == "Python between operators holds the step up"
+    assert finding.title == "Python between operators delays the step"
     assert prescribed.id == "python-off-the-loop"
 
 
