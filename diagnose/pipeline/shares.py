@@ -24,20 +24,12 @@ from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
 EXPOSED = next(rule for rule, meta in META.items() if meta.cause == "collective")
-<<<<<<< HEAD
-_BROADCAST, _SMALL = "buffer-broadcast", "small-collectives"
-_WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
-||||||| caec7020
-_BROADCAST, _SMALL = "buffer-broadcast", "small-collectives"
-_WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
-=======
 # Rules of the collectives that serve one purpose, and of those that are many whatever they serve.
 _OF_PURPOSE = tuple(purpose for purpose in PURPOSES if purpose in META)
 _OF_MANY = tuple(
     rule for rule, meta in META.items() if meta.awaits_ranks and meta.kind == "kernel" and rule not in PURPOSES
 )
 _WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
->>>>>>> w-ranks
 _THROWN_AWAY = "{} more is for other ranks: this rank throws it away."
 
 
