@@ -1,8 +1,8 @@
 """What torch.compile was given runs uncompiled.
 
 What it looks for
-    Pointwise operators and reductions of a step that a compiler would fuse, in a function that torch.compile skipped,
-    or in a compiled module whose `forward` the script never calls. Threshold: a saving of 3% of the step.
+    Operators that a compiler would fuse, in a function that torch.compile skipped. Or in a compiled module, if the
+    steps call other methods than `forward`. Threshold: a saving of 3% of the step.
 
 Why it costs
     A graph break in a loop makes torch.compile skip the whole function. `torch.compile(model)` compiles `forward` only:
@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from diagnose.analyzers.common.advice import Advice, of_kind, rounding
@@ -55,7 +56,7 @@ ADVICE = (
         numerics=rounding("more is fused; compare the loss of the first steps"),
         before="{line}",
         after="# torch.compile skips {function}: {reason}\n"
-        "# check once, after {function} has returned, or leave it out",
+        "{function} = torch.compile({function}, fullgraph=True)   # without that line; names the next one",
         needs="that {function} runs without that line, or with a form of it that can be traced",
         when=of_kind("skipped"),
         least=0.5,
@@ -101,7 +102,7 @@ def _skipped(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
     known = {each[:2]: each for call in compiled.calls for each in call.functions}
     for broken in (each for each in compiled.breaks if each.skips):
         whole = known.get((broken.function, broken.file), (broken.function, broken.file, 0, MAX_INT))
-        one = _fusable(flow, lambda each, whole=whole: each.place is not None and _holds(whole, each.place))
+        one = _fusable(flow, partial(_is_of, whole))
         if one is not None:
             yield Avoidable(
                 f"torch.compile skips {broken.function}: {lower_first(broken.reason)} at line {broken.line}",
@@ -117,7 +118,7 @@ def _skipped(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
 def _idle(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
     """Yield what other methods of modules compute whose forward is compiled and never runs."""
     for call in (each for each in compiled.calls if each.is_idle):
-        one = _fusable(flow, lambda each, call=call: _entered(each, call) is not None)
+        one = _fusable(flow, partial(_is_within, call))
         if one is None:
             continue
         operators = (flow.found.graph.operators[i] for i in one.work.operators)
@@ -138,6 +139,14 @@ def _fusable(flow: Flow, is_inside: Callable[[Operator], bool]) -> Unfused | Non
     from diagnose.dataflow.fusion import fusable_within  # only a recorded data flow needs it
 
     return fusable_within(flow.found.graph, is_inside)
+
+
+def _is_of(function: _Function, operator: Operator) -> bool:
+    return operator.place is not None and _holds(function, operator.place)
+
+
+def _is_within(call: CompileCallRecord, operator: Operator) -> bool:
+    return _entered(operator, call) is not None
 
 
 def _entered(operator: Operator, call: CompileCallRecord) -> tuple[str, Frame | None] | None:

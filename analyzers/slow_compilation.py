@@ -1,7 +1,7 @@
 """Compiling takes long before the first steady step.
 
 What it looks for
-    20 s or more in torch.compile, as torch counts them in a capture.
+    20 s or more in torch.compile, as torch counts them in a capture, by stage.
 
 Why it costs
     The run waits for it at each start. A layer that occurs thirty times is compiled thirty times inside one graph.
@@ -47,8 +47,10 @@ MAX_START_S = 20.0  # that nobody minds; small models compile faster
 def find(t: Tables) -> list[Finding]:
     """State how long compiling took, and where."""
     compiled = t.capture.known.compiled
-    if compiled.took_s < MAX_START_S:
+    if compiled.took_s < MAX_START_S or t.recompiling is not None:  # then most of it is not at the start
         return []
     title = f"Compiling took {compiled.took_s:.0f} s of the start"
     text = f"torch.compile took {compiled.took_s:.1f} s, {compiled.backend_s:.1f} s of it to generate code."
-    return [Finding(META.id, title, 0.0, count=1, evidence=(text,))]
+    stages = ", ".join(f"{name} {took_s:.1f} s" for name, took_s in compiled.stages.items())
+    texts = (text, *([f"By stage: {stages}."] if stages else []))
+    return [Finding(META.id, title, 0.0, count=1, evidence=texts)]

@@ -1,8 +1,8 @@
 """Compiled functions are so small that calling them takes longer than what they compute.
 
 What it looks for
-    Several calls of compiled graphs a step, without a graph break, where looking up and entering graphs takes longer
-    than the operators in them. Threshold: 5% of the step.
+    Several calls of compiled graphs a step, without a graph break. Looking up and entering the graphs takes longer than
+    the operators in them. Threshold: 5% of the step.
 
 Why it costs
     Each call checks guards and passes wrappers in Python and in the backward pass, 50–500 µs. A helper of a few small
@@ -74,9 +74,9 @@ def find(t: Tables) -> list[Finding]:
     called = Counter(t.name(row).rpartition(": ")[2] for row in graphs(t).tolist())
     known = {each.id: each for each in t.capture.known.compiled.compilations if each.function}
     by_function = Counter[tuple[str, int, str]]()
-    for graph, num in called.items():
+    for graph, count in called.items():
         one = known.get(graph, CompilationRecord(began_ns=0, took_ns=0))
-        by_function[one.file, one.line, one.function] += num
+        by_function[one.file, one.line, one.function] += count
     often = [place for place, _ in by_function.most_common() if place[2]]
     num, entering = sum(called.values()) / t.steps.num, entering_and_computing(t)[0]
     texts = [

@@ -342,6 +342,16 @@ local.step()   # in place of optimizer.step(); local.average() at the end""",
     ),
     Advice(
         id="steady-guard",
+        title="Stack the items of the list into one tensor, whose size can be dynamic{there}",
+        numerics=rounding("other kernels are generated; compare the loss of the first steps"),
+        after="# the guard that fails: {guard}\n"
+        "batch = torch.stack(items)   # before the compiled function, which works on all of them at once\n"
+        "torch._dynamo.mark_dynamic(batch, 0)",
+        needs="items of one shape",
+        when=_that_checks("length"),
+    ),
+    Advice(
+        id="steady-guard",
         title="Keep what the guard checks the same in each step{there}",
         numerics=identical(),
         after="# the guard that fails: {guard}\n{line}",

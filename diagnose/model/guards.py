@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-_CHECKS = {
+CHECKS = {  # a flag is requires_grad of a parameter, a length that of a list
     "size": re.compile(r"(size|stride) mismatch|\.size\(\)|\.shape\b"),
     "object": re.compile(r"___check_(type|obj)_id|^\S+ is "),
     "flag": re.compile(r"_parameters\b.* requires_grad mismatch"),
+    "length": re.compile(r"^len\("),
     "number": re.compile(r"== -?\d"),
 }
 
 
 def checked_by(guard: str) -> str:
-    """Return what a guard checks: a size, an object, whether a parameter needs gradients ("flag"), a number, or "other"."""
-    return next((kind for kind, words in _CHECKS.items() if words.search(guard)), "other")
+    """Return what a guard checks: a key of ``CHECKS``, or "other" for anything else."""
+    return next((kind for kind, words in CHECKS.items() if words.search(guard)), "other")

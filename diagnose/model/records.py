@@ -349,6 +349,7 @@ class CompiledRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     versions: tuple[VersionsRecord, ...] = ()
     compilations: tuple[CompilationRecord, ...] = ()  # in order of time
     calls: tuple[CompileCallRecord, ...] = ()
+    stages: dict[str, Amount] = {}  # s of first compilations by who took them, in their order
     took_s: Amount = 0.0  # that compiling took, of forward and backward
     backend_s: Amount = 0.0  # of it in the backend, which generates code
 

@@ -59,6 +59,12 @@ def test_a_function_that_is_still_compiled_is_not_found(recording):
     [
         ("tensor 'x' size mismatch at index 0. expected 64, actual 72", "stop-recompiling", "Mark the changing dim"),
         ("L['opts']['scale'] == 0.5", "steady-guard", "Make the number a tensor"),
+        ("len(views) == 16", "steady-guard", "Stack the items of the list"),
+        (
+            "tensor 'self._modules['a']._parameters['bias']' requires_grad mismatch. expected requires_grad=1",
+            "steady-guard",
+            "Compile each layer instead",
+        ),
         ("___check_type_id(c, 94578182134064), type=<class 'D'>", "steady-guard", "Make the object"),
         ("tensor 'x' requires_grad mismatch. expected requires_grad=0", "steady-guard", "Keep what the guard checks"),
     ],

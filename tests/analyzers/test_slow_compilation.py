@@ -8,11 +8,14 @@ def test_long_compilations_are_named_without_a_cost_of_the_step(recording, took,
     r = recording(devices=())
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 900)
-    r.with_info(compiled={"took_s": took, "backend_s": 15.0})
+    r.with_info(compiled={"took_s": took, "backend_s": 15.0, "stages": {"Dynamo": 5, "Inductor": 15}})
     those = [f for f in r.diagnosis().findings if f.rule == "slow-compilation"]
     assert bool(those) is found
     for finding in those:
-        assert finding.evidence == ("torch.compile took 20.0 s, 15.0 s of it to generate code.",)
+        assert finding.evidence == (
+            "torch.compile took 20.0 s, 15.0 s of it to generate code.",
+            "By stage: Dynamo 5.0 s, Inductor 15.0 s.",
+        )
         assert finding.worth_ns == 0
 
 

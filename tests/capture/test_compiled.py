@@ -115,3 +115,15 @@ def test_a_break_in_a_loop_skips_the_function():
     line = checked.__code__.co_firstlineno + 3
     assert (found.file, found.line, found.function, found.skips) == (__file__, line, "checked", True)
     assert found.reason == "Data-dependent branching"
+
+
+def test_first_compilations_are_timed_by_stage():
+    log = CompilationLog()
+    compiled = torch.compile(lambda x: x * 2, backend="aot_eager", dynamic=False)
+    compiled(torch.ones(3, requires_grad=True)).sum().backward()
+    log.look()
+    first = sum(each.took_ns for each in log.compilations)
+    compiled(torch.ones(4, requires_grad=True)).sum().backward()
+    record = compiled_record(log)
+    assert list(record.stages) == ["Dynamo", "AOTAutograd"]
+    assert sum(record.stages.values()) == pytest.approx(first / 1e9, abs=0.01)

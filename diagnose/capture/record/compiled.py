@@ -23,6 +23,12 @@ _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _HINT = re.compile(r"^\s*Hint: (?P<hint>.+)$", re.MULTILINE)
 _FRAME = re.compile(r"^Line: (?P<line>\d+), Name: .*, Filename: (?P<file>.+)$")
 _GUARDED = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
+_STAGES = {  # each is called by the one before, and the first of them by Dynamo
+    "AOTAutograd": "aot_autograd_cumulative_compile_time_us",
+    "Inductor": "inductor_cumulative_compile_time_us",
+    "Triton": "triton_compile_time_us",
+}
+_NAMES = ("Dynamo", *_STAGES)
 MAX_COMPILATIONS = 2_000  # kept of a run
 
 
@@ -32,6 +38,7 @@ class CompilationLog:
     def __init__(self) -> None:
         self.compilations: list[CompilationRecord] = []
         self.skipped: list[BreakRecord] = []
+        self.stages_us: Counter[str] = Counter()  # of first compilations
         self._last: Any = None
         self._num: Counter[tuple[str, int, str]] = Counter()
         self._by_id: dict[str, CompilationRecord] = {}
@@ -58,6 +65,8 @@ class CompilationLog:
         began_ns, took_ns = int(1000 * metrics.start_time_us), int(1000 * (metrics.duration_us or 0))
         if metrics.co_filename is None:
             of = of or CompilationRecord(began_ns=began_ns, took_ns=took_ns)
+            if not of.version:
+                self.stages_us.update(_stages_us(metrics))
             self.compilations.append(structs.replace(of, began_ns=began_ns, took_ns=took_ns))
             return
         code = metrics.co_filename, metrics.co_firstlineno or 0, metrics.co_name or ""
@@ -78,6 +87,8 @@ class CompilationLog:
                 None,
             ),
         )
+        if not record.version:
+            self.stages_us.update(_stages_us(metrics))
         self._num[code] += 1
         self._by_id[metrics.compile_id] = record
         self.compilations.append(record)
@@ -107,6 +118,7 @@ def _record(utils: Any, log: CompilationLog, calls: Sequence[CompileCallRecord])
         calls=tuple(
             structs.replace(each, is_idle=_shows_all(utils) and not log.has(*each.functions[0][1:3])) for each in calls
         ),
+        stages={name: round(log.stages_us[name] / 1e6, 3) for name in _NAMES if log.stages_us[name]},
         took_s=round(took / 1e9, 3),
         backend_s=round(spent_ns.get("backend_compile", 0.0) / 1e9, 3),
     )
@@ -141,6 +153,18 @@ def _break(noted: Any) -> BreakRecord | None:
         reason=_cut(text.partition("\n")[0]),
         hint=_cut(hint["hint"]) if hint else "",
     )
+
+
+def _stages_us(metrics: Any) -> dict[str, int]:
+    """Return what each stage of a compilation took itself; torch counts what one calls as its own too.
+
+    A backward pass is compiled later, without Dynamo.
+    """
+    whole = int(metrics.duration_us or 0)
+    times = [whole, *(min(int(getattr(metrics, name, 0) or 0), whole) for name in _STAGES.values())]
+    if metrics.co_filename is None:
+        times[1] = whole
+    return {name: max(mine - inner, 0) for name, mine, inner in zip(_NAMES, times, [*times[1:], 0], strict=True)}
 
 
 def _place(metrics: Any) -> tuple[str, int] | None:
