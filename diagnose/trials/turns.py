@@ -197,7 +197,7 @@ class _Steps:
     def look(self) -> None:
         """Find the forms whose steps are alike.
 
-        Long steps that come in a fifth of the long blocks count in the mean of these: short blocks would lose them.
+        Long steps that come in a quarter of the long blocks count in the mean of these: short blocks would lose them.
         """
         self._even = {number for number, own in self._own_ns.items() if self._is_even(own)}
 
