@@ -188,11 +188,8 @@ class _Steps:
         self._plan, self._own_ns, self._even = plan, dict[int, deque[float]](), set[int]()
 
     def add(self, number: int, block: Block) -> None:
-        own = self._own_ns.setdefault(number, deque(maxlen=MAX_STEPS))
-        if block.apart > MAX_APART:
-            own.clear()
-        else:
-            own += block.own_ns
+        if block.apart <= MAX_APART:
+            self._own_ns.setdefault(number, deque(maxlen=MAX_STEPS)).extend(block.own_ns)
 
     def look(self) -> None:
         """Find the forms whose steps are alike.
