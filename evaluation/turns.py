@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -142,6 +143,7 @@ def row(what: str, script: Sequence[str], trial: Trial, gain: float, took_s: flo
         "doubt": trial.doubt,
         "failure": trial.failure,
         "took_s": round(took_s, 1),
+        "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),  # processes for each core, those of the trial too
     }
     print(json.dumps(found), flush=True)
     return found

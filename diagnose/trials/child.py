@@ -126,8 +126,7 @@ class TurnTimer(StepTimer):
     def _script(self) -> Generator[None, int, None]:
         self._done: list[float] = []
         yield from self._settle()
-        steps = yield from self._steps(1, FIRST_STEPS, inf)  # on a GPU the warm-up timed the host alone
-        usual_ns = self._usual_ns(steps)
+        usual_ns = median((yield from self._steps(1, FIRST_STEPS, inf)))  # on a GPU the warm-up timed the host alone
         self._timing_begins()
         self._turns.ready()
         while (seconds := self._turns.wait()) is not None:
@@ -137,7 +136,7 @@ class TurnTimer(StepTimer):
             steps = yield from self._steps(dropped, num, 3.0 * seconds * 1e9)
             wall_ns = time.perf_counter_ns() - began
             self._turns.answer(steps, queued=self._queued, apart=self._apart, dropped=dropped, wall_ns=wall_ns)
-            usual_ns = self._usual_ns(steps)
+            usual_ns = median(steps)
             self._done += steps
 
     def _steps(self, dropped: int, num: int, limit_ns: float) -> Generator[None, int, list[float]]:
@@ -146,25 +145,19 @@ class TurnTimer(StepTimer):
         self._last = time.perf_counter_ns()
         for _ in range(dropped):
             yield
-        own_ns, began = 0, CpuTime.now()
+        timed_from, began = time.perf_counter_ns(), CpuTime.now()
         self._mark()
         for _ in range(num):
             self._host.append((yield))
             self._queued.append(self._queued_ns)
             self._mark()
-            own_ns += self._host[-1] - self._queued_ns
-            if own_ns > limit_ns:
+            if self._last - timed_from > limit_ns:
                 break
-        self._apart = began.apart(own_ns)
+        self._apart = began.apart(sum(self._host) - sum(self._queued))
         if (cuda := used_cuda()) is not None:
             cuda.synchronize()
             self._apart = 1.0
         return list(super().step_ns())
-
-    def _usual_ns(self, steps: Sequence[float]) -> float:
-        """Return the median of the latest steps without what others took, which on a device is not theirs."""
-        own = [ns - queued for ns, queued in zip(steps, self._queued, strict=True)]
-        return median(own if self._apart < 1 else steps)
 
 
 def block_plan(usual_ns: float, seconds: float) -> tuple[int, int]:

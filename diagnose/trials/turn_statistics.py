@@ -1,11 +1,14 @@
 """What the rounds of a turn-taking trial show: each form's speed-up against the unchanged script, and how sure that is.
 
 In a round every form runs one block, so spells of the machine that are longer than a round cancel in the round's
-logarithmic ratios. Two things remain. Each has a bound, and the interval is the root of the sum of their squares:
+logarithmic ratios. What other processes took from the thread of a form is counted by the system, and taken off where it
+is known to have lengthened the step by as much. Two things remain. Each has a bound, and the interval is the root of
+the sum of their squares:
 
-- *Noise of rounds.* A form's ratio while its process lives is the 20 % trimmed mean of its rounds, with the standard
-  error of Tukey and McLaughlin from the winsorised values (Yuen 1974): a stall of the machine makes a few rounds
-  arbitrarily wrong and moves neither, and on even rounds it is almost as exact as the mean, of which a median has 64 %.
+- *Noise of rounds.* A form's ratio while its process lives is the midmean of its rounds: the mean of the middle half,
+  with the standard error of Tukey and McLaughlin from the winsorised values (Yuen 1974). A stall of the machine makes a
+  few rounds arbitrarily wrong and moves neither; on even rounds it has 84 % of the exactness of the mean, and a median
+  64 %. It is taken of the ratio to each unchanged form by itself, so that a stall in one of them spoils no other ratio.
   Neighbouring rounds that resemble each other count as fewer. The bound is the asymptotic confidence sequence of
   Waudby-Smith et al. (2021): it holds at every round at once, so one may look whenever one likes.
 - *Instances.* Two processes of one form differ for as long as they live (where memory lies, which kernels autotuning
@@ -15,7 +18,7 @@ logarithmic ratios. Two things remain. Each has a bound, and the interval is the
   `PRIOR_FREEDOM` further degrees of freedom unless the residuals show more: two instances alone can by chance show next
   to nothing. Nothing is certain before each form has run as two.
 
-What comes in fewer than a fifth of the blocks (an evaluation every thousand steps) is trimmed away with the stalls.
+What comes in fewer than a quarter of the blocks (an evaluation every thousand steps) is trimmed away with the stalls.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ from diagnose.model.arrays import Floats
 
 Verdict: TypeAlias = Literal["better", "worse", "even", "open"]
 
-TRIMMED = 0.2  # of the rounds at each end
-MIN_ROUNDS = 8  # of an instance, before it counts: six are left after trimming
+TRIMMED = 0.25  # of the rounds at each end
+MIN_ROUNDS = 8  # of an instance, before it counts: four are left after trimming
 ERROR = 0.05  # of the interval that is shown
 ERROR_OF_VERDICT = 0.01  # "better" and "worse": one in a hundred trials of a change that does nothing may be wrong
 EVEN = 0.02  # of a step, no difference worth having
@@ -157,19 +160,19 @@ class _Cell(NamedTuple):
 
     instance: int
     form: int
-    middle: float  # of the rounds' log of its step over the geometric mean of the reference's
+    middle: float  # of the rounds' log of its step over each of the reference's
     error: float  # standard, of that
     num_rounds: int
 
 
 def _cells(rounds: Sequence[Round], reference: Sequence[int]) -> list[_Cell]:
-    logs: dict[tuple[int, int], list[float]] = {}
+    logs: dict[tuple[int, int], list[list[float]]] = {}
     for each in rounds:
         if not all(number in each.step_ns for number in reference):
             continue
-        base = sum(log(each.step_ns[number]) for number in reference) / len(reference)
+        base = [log(each.step_ns[number]) for number in reference]
         for form, step_ns in each.step_ns.items():
-            logs.setdefault((each.instance, form), []).append(log(step_ns) - base)
+            logs.setdefault((each.instance, form), []).append([log(step_ns) - one for one in base])
     return [
         _Cell(instance, form, *_trimmed_mean(np.asarray(values)), len(values))
         for (instance, form), values in logs.items()
@@ -178,12 +181,11 @@ def _cells(rounds: Sequence[Round], reference: Sequence[int]) -> list[_Cell]:
 
 
 def _trimmed_mean(values: Floats) -> tuple[float, float]:
-    """Return the trimmed mean and its standard error."""
+    """Return the mean of the trimmed means of the columns, each row of which is a round, and its standard error."""
     num = len(values)
     cut = int(TRIMMED * num)
-    ordered = np.sort(values)
-    low, high = ordered[cut], ordered[num - 1 - cut]
-    winsorised = np.clip(values, low, high)
+    ordered = np.sort(values, axis=0)
+    winsorised = np.clip(values, ordered[cut], ordered[num - 1 - cut]).mean(axis=1)
     left = num - 2 * cut
     squares = float(np.sum((winsorised - winsorised.mean()) ** 2))
     error = sqrt(squares / (left * (left - 1)))

@@ -188,16 +188,13 @@ class _Steps:
         self._plan, self._own_ns, self._even = plan, dict[int, deque[float]](), set[int]()
 
     def add(self, number: int, block: Block) -> None:
-        own = self._own_ns.setdefault(number, deque(maxlen=MAX_STEPS))
-        if block.apart > MAX_APART:
-            own.clear()
-        else:
-            own += block.own_ns
+        if block.apart <= MAX_APART:
+            self._own_ns.setdefault(number, deque(maxlen=MAX_STEPS)).extend(block.own_ns)
 
     def look(self) -> None:
         """Find the forms whose steps are alike.
 
-        Long steps that come in a fifth of the long blocks count in the mean of these: short blocks would lose them.
+        Long steps that come in a quarter of the long blocks count in the mean of these: short blocks would lose them.
         """
         self._even = {number for number, own in self._own_ns.items() if self._is_even(own)}
 

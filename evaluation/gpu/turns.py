@@ -26,7 +26,7 @@ from diagnose.trials.launch import EndedBySignal, Launch, ended_by_signals, run_
 from diagnose.trials.measuring import TrialRequest
 from diagnose.trials.turn_process import TurnProcess, start_all
 from diagnose.trials.turn_statistics import Round, instance_ratios
-from diagnose.trials.turns import TurnPlan, TurnResult, take_turns
+from diagnose.trials.turns import Block, TurnPlan, TurnResult, take_turns
 
 UNCHANGED, ARGUMENTS = "unchanged", "args:"
 SHOWN_AFTER_S = (15, 30, 45, 60)
@@ -54,7 +54,7 @@ class ScriptForm:
         self.processes.append(TurnProcess(launch, folder, order, folder / "s"))
         return self.processes[-1]
 
-    def block(self, seconds: float) -> Sequence[float]:
+    def block(self, seconds: float) -> Block:
         """Run a block in the present process."""
         return self.processes[-1].block(seconds)
 
