@@ -2,7 +2,8 @@
 
 What it looks for
     Rows that are gathered, scaled and added up, such as messages of a graph, next to a product with weights. Or a
-    product of three matrices. Columns do not mix, so both orders give the same. Threshold: 3% of the step.
+    product of three matrices. Columns do not mix, so both orders give the same. Also products and 1x1 convolutions
+    whose results are only averaged or summed up. Threshold: 3% of the step.
 
 Why it costs
     What combines rows takes longer the wider they are. Messages of 192 numbers that a product then makes 64 cost three
@@ -10,7 +11,7 @@ Why it costs
 
 What to do
     If the product makes rows narrower, multiply first: `adj @ (x @ weight)`. If it makes them wider, multiply last. Add
-    a bias after both.
+    a bias after both. Take a mean before the layer: `head(x.mean(1))` instead of `head(x).mean(1)`.
 
 How sure
     High: shapes and times are of the recorded operators. Needs `diagnose trace`.
@@ -37,7 +38,11 @@ META = RuleMeta(
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
-    """Yield what combines rows on the side of a product where they are wide."""
+    """Yield products on the wrong side of what combines rows or sums them up, the largest first."""
+    yield from sorted((*_ordered(flow), *_summed(flow)), key=lambda one: -one.work.share * one.avoidable)
+
+
+def _ordered(flow: Flow) -> Iterator[Avoidable]:
     for one in flow.found.product_order:
         product, line = (stack[0] if stack else None for stack in (one.product_stack, one.row_stacks[0]))
         if one.is_first:
@@ -53,6 +58,21 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         facts = {"kind": "first" if one.is_first else "last", "is_always": one.is_always, "has_bias": one.has_bias}
         yield Avoidable(
             title, text[0].upper() + text[1:], one.work, lines, facts, one.avoidable, edits=reordered(flow.source, one)
+        )
+
+
+def _summed(flow: Flow) -> Iterator[Avoidable]:
+    for each in flow.found.summed_products:
+        text = (
+            f"{at(each.sum_line)} makes one of {each.num_summed:,} numbers that the product at {at(each.line)} makes."
+        )
+        yield Avoidable(
+            "A product is computed of which only sums are read",
+            text[0].upper() + text[1:],
+            each.work,
+            (each.line, each.sum_line),
+            {"kind": "summed", "is_always": True},
+            each.avoidable,
         )
 
 

@@ -2,7 +2,7 @@
 
 What it does
     Moves a product with weights before what combines rows, as in message passing, if it makes them narrower. Else it
-    comes last. A bias comes after both.
+    comes last. A bias comes after both. What is only summed up or averaged is so before the product.
 
 What to watch
     Sums are taken in another order. A layer that also makes rows wider needs both orders, chosen by its widths.
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 _ORDER = rounding("sums are taken in another order")
 
 
+_TITLES = {
+    "first": "Multiply first, then combine the rows",
+    "last": "Multiply last, after the rows are combined",
+    "summed": "Sum up or average the argument first, then multiply",
+}
+
+
 def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
-    is_first = finding.facts.get("kind") == "first"
-    title = "Multiply first, then combine the rows" if is_first else "Multiply last, after the rows are combined"
+    title = _TITLES[str(finding.facts.get("kind"))]
     needs = "" if finding.facts.get("is_always") else "the order chosen by the widths of each layer"
     if finding.facts.get("has_bias"):
         needs = "a bias that is added after both"

@@ -26,6 +26,7 @@ from diagnose.dataflow.placement import HostRoundTrip, ReadByElement, host_round
 from diagnose.dataflow.products import ProductOrder, product_order
 from diagnose.dataflow.repeats import ComputedAgain, ConstantWork, computed_again, constant_work
 from diagnose.dataflow.rows import EqualRows, equal_rows
+from diagnose.dataflow.summed import SummedProduct, summed_products
 from diagnose.dataflow.width import TooWide, too_wide
 from diagnose.model.dataflow import Dataflow
 
@@ -45,6 +46,7 @@ class Analyses(NamedTuple):
     equal_rows: tuple[EqualRows, ...]
     enlarged_inputs: tuple[EnlargedInput, ...]
     product_order: tuple[ProductOrder, ...]
+    summed_products: tuple[SummedProduct, ...]
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
     read_by_element: tuple[ReadByElement, ...]
@@ -79,6 +81,7 @@ def _analyses(graph: Graph, dead_in: int) -> Analyses:
         equal_rows=equal_rows(graph),
         enlarged_inputs=enlarged_inputs(graph),
         product_order=product_order(graph),
+        summed_products=summed_products(graph),
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),
         read_by_element=read_by_element(graph),

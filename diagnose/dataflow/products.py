@@ -18,7 +18,7 @@ from diagnose.model.shapes import num_elements
 
 __all__ = ["ProductOrder", "product_order"]
 
-_PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "linear": 0, "addmm": 1}  # which argument has the rows
+_PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "linear": 0, "mv": 0, "addmm": 1}  # which argument has the rows
 _SELECTS, _ADDS = frozenset({"index", "index_select"}), frozenset({"index_add", "scatter_add"})
 _FROM_LEFT = frozenset({"mm", "bmm", "matmul", "_sparse_mm"})
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
@@ -93,10 +93,13 @@ def _chains(graph: Graph, i: int) -> list[_Chain]:
     ):
         before.insert(0, graph.values[use.value].producer)
         use = made
+    columns = result.shape[-1] if len(weights.shape) > 1 else 1
     if before and graph.values[weights.value].producer < before[0]:
-        found.append(_Chain(tuple(before), i, use, rows, rows.shape[-1], result.shape[-1]))
+        found.append(_Chain(tuple(before), i, use, rows, rows.shape[-1], columns))
     use = result
-    while at == 0 and len(one.reads) == 2 and (reader := _only_reader(graph, use)) >= 0:  # a bias would be combined too
+    while (
+        at == 0 and len(weights.shape) > 1 and len(one.reads) == 2 and (reader := _only_reader(graph, use)) >= 0
+    ):  # a bias would be combined too
         now = next(iter(graph.operators[reader].writes), None)
         data = _combined(graph, reader, now) if now is not None else None
         if now is None or data is None or data.value != use.value or data.shape[-1] != result.shape[-1]:
@@ -115,7 +118,8 @@ def _combined(graph: Graph, i: int, use: Use) -> Use | None:
         return None
     data = _rows_of(graph, one)
     each = (use, one.writes[0]) if data is None else (use, one.writes[0], data)
-    is_by_column = len({rows.shape[-1:] for rows in each}) == 1 and all(rows.stride[-1:] == (1,) for rows in each)
+    rows = each[:2] if base_name(one) in _FROM_LEFT else each  # what is multiplied from the left may be transposed
+    is_by_column = len({use.shape[-1:] for use in each}) == 1 and all(use.stride[-1:] == (1,) for use in rows)
     return data if is_by_column else None
 
 

@@ -78,7 +78,6 @@ def _blocks(graph: Graph) -> dict[int, _Blocks]:
             continue
         use, name = one.writes[0], base_name(one)
         value = graph.values[use.value]
-        first = one.reads[0] if one.reads else None
         if name in _ZEROS or (plain_name(one.name) == "zero_" and num_elements(use.shape) == num_elements(value.shape)):
             parts[use.value] = frozenset()
             found[use.value] = _Blocks(0.0, use.value, (i,))
@@ -89,18 +88,26 @@ def _blocks(graph: Graph) -> dict[int, _Blocks]:
                 written = sum(num_elements(shape) for _, shape, _ in parts[use.value])
                 share = min(written / max(num_elements(value.shape), 1), 1.0)
                 found[use.value] = _Blocks(share, use.value, (*found[old].makers, i))
-        elif name == "constant_pad_nd" and first is not None and "value=" not in one.attributes.replace("value=0", ""):
-            share = num_elements(first.shape) / max(num_elements(use.shape), 1)
-            found[use.value] = _Blocks(share, use.value, (i,))
-        elif name == "block_diag":
-            share = sum(num_elements(each.shape) for each in one.reads) / max(num_elements(use.shape), 1)
-            found[use.value] = _Blocks(share, use.value, (i,))
-        elif is_copy(one) or name in _KEEPS_ZEROS:
-            read = [found[each.value] for each in one.reads if each.value in found and _is_like(graph, each, use)]
-            if read:
-                known = min(read)
-                found[use.value] = known._replace(makers=(*known.makers, i))
+        elif (made := _made_of_blocks(graph, i, found)) is not None:
+            found[use.value] = made
     return found
+
+
+def _made_of_blocks(graph: Graph, i: int, found: dict[int, _Blocks]) -> _Blocks | None:
+    """Return what an operator's result has besides zeros, None if it is not known to have any."""
+    one = graph.operators[i]
+    use, name = one.writes[0], base_name(one)
+    is_padding = name == "constant_pad_nd" and "value=" not in one.attributes.replace("value=0", "")
+    is_joined = name in ("cat", "stack") and any(each.value in found for each in one.reads)
+    if is_padding or is_joined or name == "block_diag":
+        read = [found.get(each.value, _Blocks(1.0, use.value, ())) for each in one.reads]
+        written = sum(part.share * num_elements(each.shape) for part, each in zip(read, one.reads, strict=True))
+        makers = (*(j for part in read for j in part.makers), i)
+        return _Blocks(min(written / max(num_elements(use.shape), 1), 1.0), use.value, makers)
+    if not (is_copy(one) or name in _KEEPS_ZEROS):
+        return None
+    known = [found[each.value] for each in one.reads if each.value in found and _is_like(graph, each, use)]
+    return min(known)._replace(makers=(*min(known).makers, i)) if known else None
 
 
 def _is_whole(graph: Graph, use: Use) -> bool:

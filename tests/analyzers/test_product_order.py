@@ -75,6 +75,24 @@ model = Layer()
 """
     + STEP
 )
+# Scores of all pairs, of which nothing but a product is read.
+TURNED = THREE.replace("torch.rand(128, 8)", "torch.rand(256, 8)").replace("adjacency @ x @", "x @ x.t() @")
+# A layer at each position, and the mean of what it makes.
+AVERAGED = (
+    START
+    + """
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(128, 64)
+
+    def forward(self, x):
+        return self.head(x.view(4, 64, 128)).mean(1)
+
+model = Layer()
+"""
+    + STEP
+)
 
 
 def parts(text, tmp_path):
@@ -87,6 +105,7 @@ def parts(text, tmp_path):
         (IN_ONE_LINE, "torch.relu(torch.mm(adjacency, self.project(x)) + 1)"),
         (BY_FUNCTION, "neighbours((x + 1) @ self.weight, weights=self.scale)"),
         (THREE, "adjacency @ (x @ self.weight)"),
+        (TURNED, "x @ (x.t() @ self.weight)"),
     ],
 )
 def test_the_product_comes_first_in_the_programs_own_words_with_the_same_numbers(text, line, tmp_path):
@@ -112,6 +131,14 @@ def test_the_product_comes_first_in_the_programs_own_words_with_the_same_numbers
 )
 def test_what_is_not_certain_to_be_the_same_is_not_edited(old, new, tmp_path):
     assert not any(part.edits for part in parts(BY_FUNCTION.replace(old, new), tmp_path))
+
+
+def test_a_mean_of_a_layer_is_the_layer_of_the_mean(tmp_path):
+    (part,) = parts(AVERAGED, tmp_path)
+    assert (part.facts["kind"], part.lines[0].function) == ("summed", "forward")
+    assert "makes one of 64 numbers" in part.text
+    assert parts(AVERAGED.replace("self.head(x.view(4, 64, 128)).mean(1)", "self.head(x.view(4, 64, 128).mean(1))"),
+                 tmp_path) == []  # fmt: skip
 
 
 def test_the_cost_is_what_the_other_order_saves(recording):

@@ -219,6 +219,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "first", "is_always": True, "edits": NOT_KNOWN},
         {"kind": "first", "has_bias": True},
         {"kind": "last"},
+        {"kind": "summed", "is_always": True},
     ),
     "recurrence": tuple(
         {"issuer": ISSUER | {"reads": 0.0}, "kind": kind, "form": form, "moves": "before"}

@@ -80,3 +80,21 @@ def test_a_layer_that_becomes_longer_is_counted_against_one_that_becomes_shorter
     first(t, columns=48, fewer=64)
     (found,) = product_order(t.graph())
     assert not found.is_always
+
+
+def test_what_is_multiplied_from_the_left_may_be_transposed():
+    t = Table()
+    queries, keys, values = t.value(2, 512, 16), t.value(2, 512, 16), t.value(2, 512, 16)
+    turned = keys._replace(shape=(2, 16, 512), stride=(8192, 1, 16))
+    scores = t.op("bmm", queries, turned, shape=(2, 512, 512), line=2, ns=100)
+    t.op("bmm", scores, values, shape=(2, 512, 16), line=3, ns=100)
+    (found,) = product_order(t.graph())
+    assert (found.columns, found.fewer, found.is_first) == (512, 16, True)
+
+
+def test_a_vector_is_one_column():
+    t = Table()
+    matrix = t.op("mm", t.value(64, 32), t.value(32, 128), shape=(64, 128), line=2, ns=100)
+    t.op("mv", matrix, t.value(128), shape=(64,), line=3, ns=10)
+    (found,) = product_order(t.graph())
+    assert (found.columns, found.fewer) == (128, 1)

@@ -63,6 +63,15 @@ def test_padding_and_blocks_along_a_diagonal_are_written_blocks(name, shape, att
     assert of_lines(t)["blocks", 5] == 1 - shape[0] * shape[1] / 64
 
 
+def test_zeros_that_are_joined_to_blocks_are_zeros_around_them():
+    def make(t):
+        zeros = t.op("zeros", shape=(2, 6), line=1)
+        row = t.op("cat", t.value(2, 2), zeros, shape=(2, 8), line=2)
+        product(t, t.op("cat", row, t.op("zeros", shape=(6, 8), line=1), shape=(8, 8), line=3))
+
+    assert of_lines(steps(make)) == {("blocks", line): 1 - 4 / 64 for line in (1, 2, 3, 5)}
+
+
 @pytest.mark.parametrize(
     "options", [{"side": 4, "block": 2}, {"name": "index_put_"}, {"name": "masked_fill_"}], ids=["half", "put", "mask"]
 )
