@@ -2,7 +2,8 @@
 
 What it looks for
     Idle intervals without operators or calls, of at least 1 ms (in short steps, 10% of the step). Examples:
-    preprocessing, logging, checkpoints.
+    preprocessing, logging, checkpoints. Calls of the slow line are watched in two steps. Does one go through the same
+    data each time?
 
 Why it costs
     The GPU runs out of work while Python runs.

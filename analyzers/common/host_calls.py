@@ -71,6 +71,11 @@ class GoneThrough(NamedTuple):
     title: str
     text: str
 
+    @property
+    def spared(self) -> tuple[Way, str]:
+        """Return what one change spares, in whichever calls."""
+        return self.way, self.operand.text
+
 
 def observed_at(t: Tables, file: str, line: int) -> GoneThrough | None:
     """Return what the call goes through that takes most of a line's time, in the step or where it was loaded again.

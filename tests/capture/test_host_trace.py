@@ -127,6 +127,21 @@ def step():
     assert (call.name, call.looks, call.num_given) == ("numpy.NpzFile[]", 6, 2)
 
 
+def test_each_call_counts_once_also_where_it_ends_a_statement_or_a_chain(seen):
+    call = seen("""
+values = np.arange(900)
+def step():
+    total = 0
+    for _ in range(3):
+        total += (
+            values
+            .max()  # slow
+        )
+    return total
+""")
+    assert (call.text, call.num) == ("values.max()", 6)
+
+
 def test_lists_that_are_made_anew_are_no_list_that_grows(seen):
     call = seen("""
 num = [0]
@@ -200,7 +215,7 @@ first = draws.bit_generator.state
 
 
 def test_an_exception_goes_on_and_many_instructions_end_the_watch(seen, monkeypatch):
-    monkeypatch.setattr("diagnose.capture.host.trace.MAX_INSTRUCTIONS", 100)
+    monkeypatch.setattr("diagnose.capture.host.trace.MAX_EVENTS", 100)
     record, names = seen(
         """
 done = []

@@ -19,9 +19,11 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from diagnose.model.records import HostCallRecord, OperandRecord
+from diagnose.text.masking import mask_text
 
-MAX_LOOK_NS = 300_000_000  # that looking into operands takes in all
+MAX_LOOK_NS = 300_000_000  # of a core, that looking into operands takes in all
 MAX_LOOKED_BYTES = 128 << 20  # of one operand
+MAX_TEXT = 400  # characters of an expression or an operand
 MAX_LOOKS = 4  # at an expression in one step, of calls in a row
 NUM_PARTS, MIN_PART_BYTES = 4096, 256
 NUM_FIRST = 16  # items by which a list is known: another one may have the address of one that is gone
@@ -65,7 +67,7 @@ class HostCalls:
 
     def __init__(self) -> None:
         self.step = 0
-        self.cost_ns = 0  # of looking
+        self.cost_ns = self._spent_ns = 0  # of looking, by the clock and of a core
         self._calls: dict[Place, _Call] = {}
 
     def wants(self, place: Place) -> bool:
@@ -73,11 +75,11 @@ class HostCalls:
         call = self._calls.setdefault(place, _Call())
         call.num += 1
         is_cheap = call.timed >= MAX_LOOKS and call.ns < CHEAP_NS * call.timed
-        return not is_cheap and call.looks.get(self.step, 0) < MAX_LOOKS and self.cost_ns < MAX_LOOK_NS
+        return not is_cheap and call.looks.get(self.step, 0) < MAX_LOOKS and self._spent_ns < MAX_LOOK_NS
 
     def look(self, place: Place, name: str, operands: Sequence[Operand]) -> None:
         """Look at what a call is given, before it runs."""
-        began = time.perf_counter_ns()
+        began, used = time.perf_counter_ns(), time.thread_time_ns()
         call = self._calls[place]
         call.name = call.name or name
         call.looks[self.step] = call.looks.get(self.step, 0) + 1
@@ -89,6 +91,7 @@ class HostCalls:
                 looks.append(_Look(self.step, size_of(value), given[-1], held_in(value)))
         call.given.add(object() if None in given else tuple(map(_key, filter(None, given))))
         self.cost_ns += time.perf_counter_ns() - began
+        self._spent_ns += time.thread_time_ns() - used
 
     def took(self, place: Place, ns: int) -> None:
         """Add what a call took."""
@@ -109,7 +112,7 @@ def _record(place: Place, call: _Call) -> HostCallRecord:
         file=file.removeprefix(cwd),
         line=line,
         function=function,
-        text=text[:400],
+        text=mask_text(text)[:MAX_TEXT],
         name=call.name,
         num=call.num,
         ns=call.ns * call.num // call.timed,
@@ -128,7 +131,7 @@ def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
     inside = [pair for pair in pairs if pair[0].step == pair[1].step]
     known = [each for one, other in pairs if (each := _changed(one.content, other.content)) is not None]
     return OperandRecord(
-        text=text[:200],
+        text=mask_text(text)[:MAX_TEXT],
         kind=kind,
         size=looks[-1].size,
         looks=len(looks),

@@ -30,21 +30,35 @@ class Point(NamedTuple):
     node: ast.expr
 
 
-def points_of(code: CodeType, lines: Iterable[int]) -> dict[int, Point]:
-    """Return the expressions of some lines of a function, by the offset of the instruction that computes each."""
+class Points(NamedTuple):
+    """The expressions that are watched in a function, by the offset of their instruction, and their lines."""
+
+    by_offset: Mapping[int, Point]
+    lines: frozenset[int]
+
+
+def points_of(code: CodeType, lines: Iterable[int]) -> Points:
+    """Return the expressions of some lines of a function."""
     wanted = set(lines)
     if not wanted & {line for *_, line in code.co_lines() if line is not None}:
-        return {}
+        return Points({}, frozenset())
     nodes, found = _nodes(code.co_filename), dict[int, Point]()
     for each in dis.get_instructions(code):
         positions: tuple[int | None, ...] = getattr(each, "positions", None) or (None,)  # from Python 3.11 on
         if each.opname in _INSTRUCTIONS and None not in positions:
             first, last, column, end = (number or 0 for number in positions)
-            node = nodes.get((first, column, last, end)) or nodes.get((0, 0, last, end))  # a chain of calls
-            if node is not None and wanted & {*range(node.lineno, last + 1)}:
+            node = nodes.get((first, column, last, end))
+            if node is None and each.opname.startswith("CALL"):  # of a chain, it begins at the method's name
+                node = nodes.get((0, 0, last, end))
+            if node is not None and wanted.intersection(_lines(node)):
                 place = (code.co_filename, node.lineno, code.co_name, ast.unparse(node))
                 found[each.offset] = Point(place, node)
-    return found
+    nodes_of = (point.node for point in found.values())
+    return Points(found, frozenset(line for node in nodes_of for line in _lines(node)))
+
+
+def _lines(node: ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 @lru_cache(maxsize=64)

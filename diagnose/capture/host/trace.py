@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any
 
 from diagnose.capture.host.calls import HostCalls, Place
-from diagnose.capture.host.expressions import Point, points_of, seen_at
+from diagnose.capture.host.expressions import Points, points_of, seen_at
 from diagnose.model.records import HostRecord
 
-MAX_INSTRUCTIONS = 400_000  # that are watched, each for a microsecond or less
+MAX_EVENTS = 200_000  # lines and instructions, each of which takes one or two microseconds
 
 
 class HostTrace:
@@ -26,10 +26,10 @@ class HostTrace:
         self._lines: dict[str, set[int]] = {}
         for file, line in lines:
             self._lines.setdefault(file, set()).add(line)
-        self._points: dict[CodeType, Mapping[int, Point]] = {}
+        self._points: dict[CodeType, Points] = {}
         self._calls = HostCalls()
         self._open: dict[int, tuple[Place, int, int]] = {}  # by frame: expression, and both clocks at its start
-        self._left = MAX_INSTRUCTIONS
+        self._left = MAX_EVENTS
         self._outer: list[FrameType] = []
         self._is_on = False
         self._num_steps = 0
@@ -40,9 +40,10 @@ class HostTrace:
         if not self._lines or sys.gettrace() is not None or sys.version_info < (3, 11):
             return
         self._is_on = True
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 must know before it traces that a frame asks for it
         sys.settrace(self._entered)
         for frame in _frames_of(sys._getframe(1)):  # functions that run already
-            if frame.f_trace is None and self._points_in(frame.f_code):
+            if frame.f_trace is None and self._points_in(frame.f_code).by_offset:
                 self._watch(frame)
                 self._outer.append(frame)
 
@@ -55,13 +56,13 @@ class HostTrace:
         """End, and return what was seen in whole steps."""
         if not self._is_on:
             return HostRecord()
-        self._is_on = False
+        self._is_on, self._left = False, 0
         if sys.gettrace() == self._entered:
             sys.settrace(None)
         for frame in self._outer:
-            if frame.f_trace == self._instruction:
+            if frame.f_trace == self._event:
                 frame.f_trace = None
-                frame.f_trace_opcodes, frame.f_trace_lines = False, True
+                frame.f_trace_opcodes = False
             # Until 3.12 a function's frame keeps what its variables were when they were read.
             if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
                 frame.f_locals.clear()
@@ -69,7 +70,7 @@ class HostTrace:
         self._open.clear()
         return HostRecord(steps=self._num_steps, calls=self._calls.records()) if self._num_steps else HostRecord()
 
-    def _points_in(self, code: CodeType) -> Mapping[int, Point]:
+    def _points_in(self, code: CodeType) -> Points:
         known = self._points.get(code)
         if known is None:
             known = points_of(code, self._lines.get(code.co_filename, ()))
@@ -77,25 +78,27 @@ class HostTrace:
         return known
 
     def _watch(self, frame: FrameType) -> None:
-        frame.f_trace = self._instruction
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace = self._event
+        frame.f_trace_opcodes, frame.f_trace_lines = False, True
 
     def _entered(self, frame: FrameType, _event: str, _given: Any) -> Any:
-        if not self._is_on or frame.f_code.co_filename not in self._lines or not self._points_in(frame.f_code):
+        is_watched = self._left > 0 and frame.f_code.co_filename in self._lines
+        if not is_watched or not self._points_in(frame.f_code).by_offset:
             return None
         self._watch(frame)
-        return self._instruction
+        return self._event
 
-    def _instruction(self, frame: FrameType, event: str, _given: Any) -> Any:
+    def _event(self, frame: FrameType, event: str, _given: Any) -> Any:
+        """Watch the instructions of lines that have points."""
         try:
             self._note(frame, event)
         except Exception:  # objects of the script's may answer in any way
             self._left = 0
         self._left -= 1
-        if self._is_on and self._left > 0:
-            return self._instruction
-        frame.f_trace_opcodes = False
-        return None
+        is_watched = self._left > 0 and (event != "line" or frame.f_lineno in self._points[frame.f_code].lines)
+        if event == "line" and frame.f_trace_opcodes != is_watched:
+            frame.f_trace_opcodes = is_watched
+        return self._event if self._left > 0 else None
 
     def _note(self, frame: FrameType, event: str) -> None:
         """End the expression that ran last in a frame, and begin the one that runs next."""
@@ -103,7 +106,7 @@ class HostTrace:
         if opened is not None and event != "exception":
             place, began, cost = opened
             calls.took(place, now - began - (calls.cost_ns - cost))
-        point = self._points[frame.f_code].get(frame.f_lasti) if event == "opcode" else None
+        point = self._points[frame.f_code].by_offset.get(frame.f_lasti) if event == "opcode" else None
         if point is not None:
             if calls.wants(point.place):
                 calls.look(point.place, *seen_at(point, frame))
