@@ -89,9 +89,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {}, {}, {}, {})
     saves = tuple(msgspec.structs.replace(one, file=_name_from_cwd(one.file, info)) for one in info.saves)
     hooks = tuple(
-        msgspec.structs.replace(
-            one, file=_name_from_cwd(one.file, info), hook_file=_name_from_cwd(one.hook_file, info)
-        )
+        msgspec.structs.replace(one, file=_name_from_cwd(one.file, info), hook_file=_name_from_cwd(one.hook_file, info))
         for one in info.hooks
     )
     info = msgspec.structs.replace(info, saves=saves, hooks=hooks)

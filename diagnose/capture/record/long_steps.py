@@ -48,9 +48,10 @@ class LongSteps:
         return Due((place - num) % every, every, longer_ns)
 
     def _compare(self, first: int) -> tuple[int, int, float] | None:
-        """Return the period after which steps are among the longest nearly always, with its place and what they take longer.
+        """Return after how many steps one is nearly always among the longest, its place, and what it takes longer.
 
-        Of several it is that of the steps which take most of the time beyond that of others. A step is set against the median of those that were recorded in the same way.
+        Of several it is that of the steps which take most of the time beyond that of others. A step is set against the
+        median of those that were recorded in the same way.
         """
         by_state: dict[StepState, list[int]] = {}
         for ns, state in self._steps[first:]:
