@@ -56,7 +56,10 @@ class LongSteps:
         by_state: dict[StepState, list[int]] = {}
         for ns, state in self._steps[first:]:
             by_state.setdefault(state, []).append(ns)
-        usual = {state: median(times) for state, times in by_state.items() if state != "edge" and len(times) > 1}
+        usual: dict[StepState, float] = {}
+        for state, times in by_state.items():
+            if state != "edge" and len(times) > 1:
+                usual[state] = median(times)
         ratio = np.array([ns / usual[state] if usual.get(state) else 0.0 for ns, state in self._steps])
         ratio[:first] = 0.0
         known = np.sort(ratio[ratio > 0])[::-1]
