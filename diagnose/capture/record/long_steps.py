@@ -68,7 +68,7 @@ class LongSteps:
         for every in range(2, len(ratio) // MIN_RECURRENCES + 1):
             rows = np.append(ratio, np.zeros(-len(ratio) % every)).reshape(-1, every)
             num = (rows > 0).sum(axis=0)
-            longest = (rows > 0) & (rows >= known[np.maximum(num, 1) - 1])
+            longest = (rows > usually) & (rows >= known[np.maximum(num, 1) - 1])
             is_long = (num >= MIN_RECURRENCES) & (longest.sum(axis=0) >= PREVAILS * num)
             for place in np.flatnonzero(is_long).tolist():
                 long = float(np.median(rows[rows[:, place] > 0, place]))
