@@ -2,6 +2,9 @@
 
 import pytest
 
+from diagnose.model.capture import CaptureInfo
+from diagnose.model.records import CompiledRecord, VersionsRecord
+
 FRAME = "torch/_dynamo/convert_frame.py(700): _compile"
 
 
@@ -83,3 +86,23 @@ def test_without_a_device_the_compilation_itself_is_the_loss(recording):
     r = steps(recording, 2, {0, 1}, devices=())
     assert r.booked()["recompilation"] == 600_000
     assert r.diagnosis().dominant == "recompilation"
+
+
+@pytest.mark.parametrize(
+    ("versions", "long", "is_named"), [(4, {18, 28}, True), (2, {18, 28}, False), (4, {18}, False)]
+)
+def test_steps_that_are_long_now_and_then_are_compilations_where_code_has_versions(
+    recording, run_steps, versions, long, is_named
+):
+    r = recording(devices=())
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.run = run_steps([500.0 if i in long else 10.0 for i in range(40)])
+    one = VersionsRecord(file="train.py", line=5, function="forward", num=versions, guards=("self.tau == 10",))
+    r.info = CaptureInfo(compiled=CompiledRecord(versions=(one,), took_s=0.4 * versions))
+    finding = r.find("recompilation")
+    assert (finding is not None) is is_named
+    if is_named:
+        assert finding.lost_ns == pytest.approx(2 * 400e6 / 38)
+        assert finding.evidence[-1].endswith("The guard that failed last: self.tau == 10.")
+        assert [p.id for p in r.prescribe("recompilation")] == ["steady-guard"]
