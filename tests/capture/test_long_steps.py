@@ -1,14 +1,18 @@
 """When the next step comes that takes longer than the others, and that step as a program. Times in ms."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from diagnose.capture import capture_steps
 from diagnose.capture.record.long_steps import Due, LongSteps
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import FlowSteps
+from diagnose.trace_reader.folders import open_captures
 
 MS = 1_000_000
 
@@ -101,3 +105,39 @@ def test_a_step_that_is_not_long_is_given_up_with_a_sentence(recorded):
 
 def test_a_script_that_ends_in_the_window_leaves_none(recorded):
     assert recorded(100).long_step_file == ""
+
+
+def make_step():
+    """Return a step of which every eighth evaluates the same twice, its weights, and how often it was called."""
+    torch.manual_seed(3)
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    held, called = torch.randn(4000, 64), [0]
+
+    def step():
+        called[0] += 1
+        if called[0] % 8 == 0:
+            with torch.no_grad():
+                for _ in range(2):
+                    for _ in range(20):
+                        model(held).square().mean().item()
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).mean().backward()
+        optimizer.step()
+        time.sleep(0.004)
+
+    return step, model.weight, called
+
+
+def test_a_run_records_one_and_goes_on_as_without_it(tmp_path):
+    step, weight, called = make_step()
+    (capture,) = open_captures([capture_steps(step, output=tmp_path / "capture")])
+    assert capture.info.long_step_every == 8
+    usual, long = ([one for one in capture.long_step.operators if one.step == number] for number in (0, 1))
+    assert len(long) > 2 * len(usual)
+    drawn = torch.rand(1)
+    other, expected, _ = make_step()
+    for _ in range(called[0]):
+        other()
+    assert torch.equal(weight, expected)
+    assert torch.equal(torch.rand(1), drawn)
