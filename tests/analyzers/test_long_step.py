@@ -119,16 +119,18 @@ def waste(share):
     [
         ("inference", 0.4, 0.15, None),  # it is wanted, and what is left is not most of the run
         ("inference", 0.8, 0.1, 0.7),
+        ("inference", 0.48, 0.03, 0.45),  # what is wasted would be no answer
+        ("inference", 0.26, 0.03, None),
         ("checkpoint", 0.3, 0.2, 0.1),
         ("checkpoint", 0.3, 0.3, None),
     ],
 )
 def test_of_a_long_step_the_rest_is_named(phase, whole, wasted, left):
-    found = without_waste([stall(whole, phase), waste(wasted)])
+    found = without_waste([stall(whole, phase), waste(wasted)], 0.1)
     shares = [each.share for each in found if each.rule == "periodic-stall"]
     assert shares == ([] if left is None else [pytest.approx(left)])
     assert found[-1].share == wasted
 
 
 def test_a_long_step_without_waste_stays_as_it_is():
-    assert without_waste([stall(0.4)]) == [stall(0.4)]
+    assert without_waste([stall(0.4)], 0.1) == [stall(0.4)]
