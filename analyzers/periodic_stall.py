@@ -89,10 +89,11 @@ def find(t: Tables) -> list[Finding]:
     return sorted(found, key=lambda finding: -finding.lost_ns)
 
 
-def without_waste(found: list[Finding]) -> list[Finding]:
+def without_waste(found: list[Finding], floor: float) -> list[Finding]:
     """Take what other findings name inside of long steps out of the largest of those that fits.
 
-    What is left of a step that is wanted, as an evaluation, is named only if it is most of the run.
+    What is left of a step that is wanted, as an evaluation, is named only if it is most of the run, or if what it
+    wastes is below the ``floor`` of an answer.
     """
     wasted = sum(f.share for f in found if f.share and f.facts.get(IN_LONG_STEP))
     mine = [f for f in found if f.rule == META.id and f.share is not None and f.facts["phase"] != COLLECTION]
@@ -100,7 +101,9 @@ def without_waste(found: list[Finding]) -> list[Finding]:
         return found
     whole = max(mine, key=lambda f: f.lost_ns)
     share = (whole.share or 0.0) - wasted
-    least = MAJORITY if whole.facts["phase"] in MIN_SHARES else THRESHOLDS.naming_share
+    least = MIN_SHARES.get(str(whole.facts["phase"]), THRESHOLDS.naming_share)
+    if whole.facts["phase"] in MIN_SHARES and wasted >= floor:
+        least = MAJORITY
     if share < least:
         return [f for f in found if f is not whole]
     rest = replace(whole, share=share, lost_ns=whole.lost_ns * share / (whole.share or 1.0))

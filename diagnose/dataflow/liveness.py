@@ -119,8 +119,9 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
         )
         goes_on = place.kind == "gradient" and not place.is_frozen
         records.append(_with_source(graph, record, live, storages) if goes_on else record)
-    partly = _partly_dead(graph, step, live, surely_live, storages, with_gradients=with_gradients)
-    return tuple(sorted((*records, *partly), key=lambda one: -one.work.share * one.avoidable))
+    partly = _partly_dead(graph, step, live, surely_live, with_gradients=with_gradients)
+    records += [_with_source(graph, record, live, storages) for record in partly]
+    return tuple(sorted(records, key=lambda one: -one.work.share * one.avoidable))
 
 
 def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[int]) -> DeadWork:
@@ -174,7 +175,7 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
 
 
 def _partly_dead(
-    graph: Graph, step: int, live: set[int], surely_live: set[int], changed: set[int], *, with_gradients: bool
+    graph: Graph, step: int, live: set[int], surely_live: set[int], *, with_gradients: bool
 ) -> Iterator[DeadWork]:
     """Yield the needed operators of the backward pass that make a product which is not needed beside one that is.
 
@@ -197,8 +198,7 @@ def _partly_dead(
         is_needed = any(_stays(graph, v, with_gradients) or not live.isdisjoint(graph.readers[v]) for v in sums)
         lines = place[1:3]
         work = graph.work(rows)
-        record = DeadWork("gradient", work, *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
-        yield _with_source(graph, record, live, changed)
+        yield DeadWork("gradient", work, *lines, False, place.is_certain, (), 0.5, with_inner=not is_needed)
 
 
 def _end_in_backward(graph: Graph, group: list[int]) -> tuple[Frame | None, Frame | None]:

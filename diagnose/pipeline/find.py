@@ -14,6 +14,7 @@ from diagnose.analyzers.common.fusable import chains, written_out_attention
 from diagnose.analyzers.common.locate import source_line
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.analyzers.periodic_stall import without_waste
+from diagnose.answer import FLOOR, HOST_FLOOR
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.errors import is_debugging
@@ -90,7 +91,7 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     with noting("trust", notes):
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
-    found = without_waste(_findings(t, notes))
+    found = without_waste(_findings(t, notes), FLOOR if t.device_id >= 0 else HOST_FLOOR)
     if named is not None:
         with noting("places", notes):
             found = _with_places(found, named, notes)

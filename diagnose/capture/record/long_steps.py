@@ -48,14 +48,18 @@ class LongSteps:
         return Due((place - num) % every, every, longer_ns)
 
     def _compare(self, first: int) -> tuple[int, int, float] | None:
-        """Return the period after which steps are among the longest nearly always, with its place and what they take longer.
+        """Return after how many steps one is nearly always among the longest, its place, and what it takes longer.
 
-        Of several it is that of the steps which take most of the time beyond that of others. A step is set against the median of those that were recorded in the same way.
+        Of several it is that of the steps which take most of the time beyond that of others. A step is set against the
+        median of those that were recorded in the same way.
         """
         by_state: dict[StepState, list[int]] = {}
         for ns, state in self._steps[first:]:
             by_state.setdefault(state, []).append(ns)
-        usual = {state: median(times) for state, times in by_state.items() if state != "edge" and len(times) > 1}
+        usual: dict[StepState, float] = {}
+        for state, times in by_state.items():
+            if state != "edge" and len(times) > 1:
+                usual[state] = median(times)
         ratio = np.array([ns / usual[state] if usual.get(state) else 0.0 for ns, state in self._steps])
         ratio[:first] = 0.0
         known = np.sort(ratio[ratio > 0])[::-1]
@@ -64,7 +68,7 @@ class LongSteps:
         for every in range(2, len(ratio) // MIN_RECURRENCES + 1):
             rows = np.append(ratio, np.zeros(-len(ratio) % every)).reshape(-1, every)
             num = (rows > 0).sum(axis=0)
-            longest = (rows > 0) & (rows >= known[np.maximum(num, 1) - 1])
+            longest = (rows > usually) & (rows >= known[np.maximum(num, 1) - 1])
             is_long = (num >= MIN_RECURRENCES) & (longest.sum(axis=0) >= PREVAILS * num)
             for place in np.flatnonzero(is_long).tolist():
                 long = float(np.median(rows[rows[:, place] > 0, place]))

@@ -459,9 +459,9 @@ class Session:
         if samples:
             samplers, rows = self.samplers, self._run_log.rows(self.measured.clock.step_ns)
             self.compiled = compiled_record(self._compilations, self.script_config.compile_calls)
-            calls = (*self.listener.saves.records, *self.listener.module_hooks.records)
-            places = (*compiled_places(self.compiled), *((one.file, one.line) for one in calls))
-            self.lines.named = (*self.measured.dataflow_lines, *places)
+            saves = ((one.file, one.line) for one in self.listener.saves.records)
+            hooks = ((one.file, one.line) for one in self.listener.module_hooks.records)
+            self.lines.named = (*self.measured.dataflow_lines, *compiled_places(self.compiled), *saves, *hooks)
             written, notes = write_rows(self.folder, self.rank, samplers, self.lines, rows)
             self.row_files |= written  # a file of an earlier writing is there still
             self.notes += notes

@@ -87,5 +87,5 @@ def _code(hook: Any) -> CodeType | None:
     """Return the code that a hook runs, None where it is not Python's."""
     hook = getattr(hook, "func", hook)  # of functools.partial
     hook = getattr(hook, "__func__", hook)
-    code = getattr(hook, "__code__", None) or getattr(getattr(type(hook), "__call__", None), "__code__", None)
+    code = getattr(hook, "__code__", None) or getattr(getattr(hook.__call__, "__func__", None), "__code__", None)
     return code if isinstance(code, CodeType) else None
