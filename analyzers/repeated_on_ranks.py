@@ -39,8 +39,8 @@ ADVICE = (
         id="cut-first",
         title="Take the rank's part before the work{there}, not after it",
         numerics=identical("if each item is computed by itself, and random draws depend on the item"),
-        after="""mine = rows[rank * per_rank : (rank + 1) * per_rank]   # the indices first, then the work
-features = prepare(mine)                                 # in place of prepare(rows)[part]
+        after="""mine = batch[rank::world_size]   # the part first: of the indices, if the items are made from these
+features = model(mine)           # in place of model(batch)[rank::world_size]
 # a draw for each item: from a generator seeded with the item, so that the batch stays the same""",
         needs="work that treats each item by itself",
         least=0.7,
