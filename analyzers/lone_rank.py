@@ -1,4 +1,4 @@
-"""One rank works alone while the others wait for it.
+"""One rank works while all others wait for it.
 
 What it looks for
     Lines that run on one rank only, and as much waiting of every other rank at a collective. It counts all steps of the

@@ -1,7 +1,7 @@
 """Every rank does the work of all ranks, and keeps its own part.
 
 What it looks for
-    A value that each rank computes as a whole and of which it reads one part only: another part on each rank.
+    A value that each rank computes as a whole. Each rank then reads a different part of it, and nothing else.
 
 Why it costs
     With N ranks, each of them throws away all but 1/N of that work.
