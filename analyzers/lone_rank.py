@@ -1,4 +1,4 @@
-"""One rank works alone while the others wait for it.
+"""One rank works while all others wait for it.
 
 What it looks for
     Lines that run on one rank only, and as much waiting of every other rank at a collective. It counts all steps of the
@@ -42,13 +42,13 @@ ADVICE = (
         id="split-over-ranks",
         title="Split the work{there} over the ranks, and gather the results",
         numerics=identical("if each part is computed as the whole was"),
-        after="""# each rank takes every world-th part, and all get the whole
-mine = compute(items[rank::world])                       # parts of one size: pad the last one
-parts = [torch.empty_like(mine) for _ in range(world)]
-dist.all_gather(parts, mine)
-whole = torch.stack(parts, 1).flatten(0, 1)              # in the order of the items
-# a mean or a count (evaluation): all_reduce the sums in place of all_gather
-# what no rank waits for by itself (files, plots): on a thread of its own, with a copy of its inputs""",
+        after="""with torch.no_grad():
+    mine = model(batch[rank::world_size])            # in place of model(batch) on one rank
+parts = [torch.empty_like(mine) for _ in range(world_size)]
+dist.all_gather(parts, mine)                         # parts of one size: pad the last one
+whole = torch.stack(parts, 1).flatten(0, 1)          # in the order of the batch, on all ranks
+# a mean or a count, as of an evaluation: all_reduce the sums in place of all_gather
+# files and plots, which no rank waits for by itself: on a thread, with a copy of what they show""",
         needs="work that can be cut into parts",
         when=lambda f, _: not calls(f, SAVES),
         least=0.5,

@@ -1,7 +1,7 @@
 """Every rank does the work of all ranks, and keeps its own part.
 
 What it looks for
-    A value that each rank computes as a whole and of which it reads one part only: another part on each rank.
+    A value that each rank computes as a whole. Each rank then reads a different part of it, and nothing else.
 
 Why it costs
     With N ranks, each of them throws away all but 1/N of that work.
@@ -39,8 +39,8 @@ ADVICE = (
         id="cut-first",
         title="Take the rank's part before the work{there}, not after it",
         numerics=identical("if each item is computed by itself, and random draws depend on the item"),
-        after="""mine = rows[rank * per_rank : (rank + 1) * per_rank]   # the indices first, then the work
-features = prepare(mine)                                 # in place of prepare(rows)[part]
+        after="""mine = batch[rank::world_size]   # the part first: of the indices, if the items are made from these
+features = model(mine)           # in place of model(batch)[rank::world_size]
 # a draw for each item: from a generator seeded with the item, so that the batch stays the same""",
         needs="work that treats each item by itself",
         least=0.7,

@@ -51,9 +51,11 @@ ADVICE = (
         id="shard-blocks",
         title="Apply FSDP to whole blocks, not to single layers{there}",
         numerics=identical(),
-        after="""for block in model.layers:      # the repeated blocks: one gather and one reduction for each
+        after="""from torch.distributed.fsdp import fully_shard
+
+for block in model.blocks:       # the repeated ones: one gather and one reduction for each
     fully_shard(block)
-fully_shard(model)              # what is left: embeddings, norms, the head
+fully_shard(model)               # what is left: embeddings, norms, the head
 # a small model: fully_shard(model) alone, or DistributedDataParallel""",
         needs="memory for the gathered weights of one block",
         when=lambda f, _: f.facts.get("sharded"),

@@ -36,15 +36,17 @@ META = RuleMeta(
     needs=("all ranks",),
 )
 _SCHEDULED = """# first stage: all forwards, then all backwards; the next stage works on one meanwhile
-hidden, sends = [], []
+outputs, sends = [], []
 for part in batch.chunk(num_micro):
-    hidden.append(stage(part))
-    sends.append(dist.isend(hidden[-1].detach(), dst=1))
-for h in hidden:
-    grad = torch.empty_like(h)
-    dist.recv(grad, src=1)
-    h.backward(grad)
-# or torch.distributed.pipelining: ScheduleGPipe, Schedule1F1B(stage, n_microbatches=num_micro, loss_fn=loss)"""
+    outputs.append(model(part))
+    sends.append(dist.isend(outputs[-1].detach(), dst=1))
+for output in outputs:
+    gradient = torch.empty_like(output)
+    dist.recv(gradient, src=1)
+    output.backward(gradient)
+for send in sends:
+    send.wait()
+# or torch.distributed.pipelining: PipelineStage with ScheduleGPipe or Schedule1F1B"""
 ADVICE = (
     Advice(
         id="pipeline-forwards",

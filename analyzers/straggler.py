@@ -79,10 +79,11 @@ ADVICE = (
         id="draw-alike",
         title="Draw the size{there} alike on all ranks, from a generator with one seed",
         numerics=identical("of each rank's distribution; other random draws are not touched"),
-        after="""# one generator for sizes, seeded alike on every rank and used for nothing else
-self.sizes = random.Random(seed)        # without the rank
-size = self.sizes.choice(sizes)         # all ranks draw the same one in each step
-# draws that cost the same whatever they are (flips, noise) keep the rank's own generator""",
+        after="""import random
+
+sizes = random.Random(0)               # one seed on all ranks, and no other draws
+size = sizes.choice([96, 112, 128])    # in each step: all ranks draw the same one
+# draws that cost the same whatever they are (flips, noise) keep the generator of their rank""",
         needs="sizes that may be the same on all ranks in a step",
         when=lambda f, _: f.facts.get("sizes") == "drawn",
     ),
@@ -91,11 +92,10 @@ size = self.sizes.choice(sizes)         # all ranks draw the same one in each st
         title="Give all ranks batches of like sizes in a step",
         numerics=other_training("which samples are in a batch together changes"),
         before="",
-        after="""# one order for all ranks, sorted by size within chunks of some hundred batches; each rank takes
-# its part of the same batch: sizes then differ little in a step
-chunk = sorted(chunk, key=size_of)
-for s in range(0, len(chunk), batch_size * world):
-    mine = chunk[s + rank : s + batch_size * world : world]""",
+        after="""sizes = [len(dataset[i]) for i in range(len(dataset))]   # once
+# one order on all ranks, sorted by size within chunks of some hundred batches
+order = sorted(range(len(dataset)), key=sizes.__getitem__)
+own = order[rank::world_size]    # neighbours in the order are of like sizes: one for each rank""",
         needs="sizes that are known before loading",
         when=lambda f, p: f.facts.get("sizes") == "batches" and p.trains is not False,
         most=0.9,

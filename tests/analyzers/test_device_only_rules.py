@@ -12,7 +12,6 @@ STATE = "it is a state of the device"
 DEVICE_ONLY = {
     "allocator-stall": DRIVER,
     "at-roofline": KERNELS,
-    "buffer-broadcast": "of a host's process group host-collective and exposed-communication name the waits",
     "dense-embedding-gradients": f"{MOVED} work-on-nothing",
     "device-contention": STATE,
     "exposed-copy": COPIES,
@@ -30,7 +29,6 @@ DEVICE_ONLY = {
     "scatter-atomics": "atomic additions of a device's threads",
     "shared-device": STATE,
     "slow-kernel": KERNELS,
-    "small-collectives": "of a host's process group host-collective and exposed-communication name the waits",
     "small-grid": KERNELS,
     "stream-dependency": QUEUE,
     "throttled": STATE,

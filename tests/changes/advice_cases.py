@@ -127,7 +127,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"reductions_by_hand": 10.0}, {"is_exchange": False, "world_size": 4, "num_devices": 2},
         {"ddp": {"find_unused_parameters": True}}, {"bus_gbps": 2.5, "world_size": 4},
     ),
-    "small-collectives": ({}, {"one_by_one": True}),
+    "small-collectives": ({}, {"one_by_one": True}, {"sharded": True}),
+    "stage-turns": ({"num_micro": 4}, {"num_micro": 1}),
     "graph-breaks": ({"reason": "Unsupported Tensor.item() call", "hint": "# Set an option.\n"},),
     "recompilation": ({}, *({"kind": kind, "guard": "n == 3"} for kind in ("size", "number", "object", "other"))),
     "equal-rows": ({"kind": "plain"}, {"kind": "spread"}, {"kind": "joined"}, {"kind": "interpolated"}),
@@ -176,6 +177,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "straggler": (
         {}, {"kind": "slow-group"}, {"begins_late_rank": 1},
         *({"kind": "turns", "cause": cause} for cause in TURNS),
+        *({"kind": "turns", "sizes": sizes} for sizes in ("drawn", "batches")),
         *({"kind": "late", "late_rank": 1, "cause": f"slower-{what}"} for what in ("device", "host", "rank")),
         {"kind": "late", "late_rank": 1, "cause": "more-work"}, {"late_rank": 1, "is_exchange": False},
         {"kind": "late", "late_rank": 1, "cause": "slower-host"},

@@ -137,6 +137,14 @@ def script(printed: Printed, side: str, folder: Path) -> Names:
     return names | parts(printed, side, names, folder)
 
 
+def next_stage() -> SimpleNamespace:
+    """Return what exchanges with the next stage of a pipeline, whose gradients are ones."""
+    return SimpleNamespace(
+        isend=lambda tensor, dst: SimpleNamespace(wait=lambda: None),
+        recv=lambda tensor, src: tensor.fill_(1.0),
+    )
+
+
 def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
     """Return what the script of a change has besides, or in another form than the others."""
     x, model, dataset = names["x"], names["model"], names["dataset"]
@@ -169,6 +177,9 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "more-workers": lambda: {"loader": DataLoader(dataset, 2, num_workers=1)},
         "fast-fft-length": lambda: {"x": torch.randn(2, 64), "w": torch.randn(2, 64), "layers": torch.nn.Identity()},
         "single-precision": lambda: {"np": np},
+        **dict.fromkeys(
+            ("pipeline-forwards", "cut-into-micro-batches"), lambda: {"dist": next_stage(), "num_micro": 3}
+        ),
         "pack-samples": lambda: images(folder / "images"),
         "prefetch-to-device": lambda: {"loader": rows},
         "schedule-gc": lambda: {"loader": range(100)},
