@@ -27,7 +27,7 @@ from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, last_parts
 from diagnose.model.dataflow import Frame, Operator
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, subtract
+from diagnose.model.intervals import EMPTY, Intervals, subtract, union
 from diagnose.model.records import MAX_INT, CompileCallRecord, CompiledRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -74,6 +74,7 @@ ADVICE = (
 )
 
 
+DEBUGGING = ("eager", "aot_eager", "aot_eager_decomp_partition")  # backends that generate no code
 _Function: TypeAlias = tuple[str, str, int, int]  # name, file, first and last line
 
 
@@ -99,26 +100,33 @@ def _rule(t: Tables) -> AvoidableRule:
 
 def _skipped(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
     """Yield what functions compute that torch.compile skipped; what they call is compiled apart."""
-    known = {each[:2]: each for call in compiled.calls for each in call.functions}
+    known = {each[:2]: (each, call.backend) for call in compiled.calls for each in call.functions}
     for broken in (each for each in compiled.breaks if each.skips):
-        whole = known.get((broken.function, broken.file), (broken.function, broken.file, 0, MAX_INT))
-        one = _fusable(flow, partial(_is_of, whole))
+        unknown = (broken.function, broken.file, 0, MAX_INT), ""
+        whole, backend = known.get((broken.function, broken.file), unknown)
+        one, others = _fusable(flow, partial(_is_of, whole))
         if one is not None:
             yield Avoidable(
                 f"torch.compile skips {broken.function}: {lower_first(broken.reason)} at line {broken.line}",
                 f"{broken.function} runs uncompiled: {broken.reason}. {_operators(one)}",
                 one.work,
                 (Frame(broken.file, broken.line, broken.function), *one.work.lines),
-                {"kind": "skipped", "function": broken.function, "reason": broken.reason},
+                {
+                    "kind": "skipped",
+                    "function": broken.function,
+                    "reason": broken.reason,
+                    "calls_operators": backend in DEBUGGING,
+                },
                 one.avoidable,
                 "medium",
+                others,
             )
 
 
 def _idle(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
     """Yield what other methods of modules compute whose forward is compiled and never runs."""
     for call in (each for each in compiled.calls if each.is_idle):
-        one = _fusable(flow, partial(_is_within, call))
+        one, others = _fusable(flow, partial(_is_within, call))
         if one is None:
             continue
         operators = (flow.found.graph.operators[i] for i in one.work.operators)
@@ -129,16 +137,28 @@ def _idle(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
             f"{_operators(one)}",
             one.work,
             (Frame(call.file, call.line, ""), caller, *one.work.lines),
-            {"kind": "idle", "method": method, "target": _target(call), "call": call.text},
+            {
+                "kind": "idle",
+                "method": method,
+                "target": _target(call),
+                "call": call.text,
+                "calls_operators": call.backend in DEBUGGING,
+            },
             one.avoidable,
             "medium",
+            others,
         )
 
 
-def _fusable(flow: Flow, is_inside: Callable[[Operator], bool]) -> Unfused | None:
+def _fusable(flow: Flow, is_inside: Callable[[Operator], bool]) -> tuple[Unfused | None, tuple[int, ...]]:
+    """Return what of these operators a compiler fuses, and the others, which it only calls."""
     from diagnose.dataflow.fusion import fusable_within  # only a recorded data flow needs it
 
-    return fusable_within(flow.found.graph, is_inside)
+    graph = flow.found.graph
+    one = fusable_within(graph, is_inside)
+    fused = frozenset(one.work.operators) if one is not None else frozenset[int]()
+    mine = (i for i in graph.of_step(graph.last_step) if is_inside(graph.operators[i]))
+    return one, tuple(i for i in mine if i not in fused)
 
 
 def _is_of(function: _Function, operator: Operator) -> bool:
@@ -169,8 +189,15 @@ def _operators(one: Unfused) -> str:
 
 
 def _spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
-    """Return the last part of each operator that runs outside of compiled code."""
-    return subtract(last_parts(t, flow, one), compiled_code(t))
+    """Return the last part of each operator, outside of compiled code, and what calling all of them takes.
+
+    Backends for debugging call operators one by one as well.
+    """
+    calling = EMPTY
+    if not one.facts.get("calls_operators"):
+        every = (*one.work.operators, *one.joined)
+        calling = subtract(flow.span_of(t, every), flow.time_of(t, every))
+    return subtract(union(last_parts(t, flow, one), calling), compiled_code(t))
 
 
 def _target(call: CompileCallRecord) -> str:

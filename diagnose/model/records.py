@@ -322,6 +322,7 @@ class CompileCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     line: Count
     name: str = ""  # of the function, or of the module's class
     functions: tuple[tuple[str, str, Count, Count], ...] = ()  # name, file, first and last line; of a module its own
+    backend: str = ""  # "" for torch's own
     is_idle: bool = False  # nothing of it has been compiled
     made: CallRecord | None = None
 

@@ -55,7 +55,8 @@ def test_the_method_that_is_called_instead_of_forward_is_named(recording):
     (finding,), t = found(recording, {"calls": [{**CALL, "is_idle": True}]})
     assert finding.title == "torch.compile compiles forward of Net, and the steps call log_prob"
     assert [(each.line, each.function) for each in finding.where] == [(104, ""), (111, "main"), (62, "log_prob")]
-    assert finding.lost_ns == pytest.approx(400_000 * 6 / 8, abs=8), "one value is read and one written of eight"
+    fused, calling = 400_000 * 6 / 8, 3 * 10_000  # one value is read and one written of eight
+    assert finding.lost_ns == pytest.approx(fused + calling, abs=8)
     (p,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
     assert (p.id, p.before) == ("compile-method", "net = torch.compile(model)")
     assert p.after == "model.log_prob = torch.compile(model.log_prob)"
@@ -80,6 +81,11 @@ def test_a_skipped_function_is_named_by_its_break(recording):
 )
 def test_what_is_compiled_or_was_never_given_is_none(recording, compiled, more):
     assert found(recording, compiled, **more)[0] == []
+
+
+def test_a_backend_for_debugging_calls_operators_one_by_one_as_well(recording):
+    (finding,), _ = found(recording, {"calls": [{**CALL, "is_idle": True, "backend": "aot_eager"}]})
+    assert finding.lost_ns == pytest.approx(400_000 * 6 / 8, abs=8)
 
 
 def test_two_operators_are_hardly_worth_fusing(recording):

@@ -44,7 +44,7 @@ def test_of_a_module_its_forward_comes_first_and_then_its_other_methods(watched)
     assert [each[0] for each in call.functions] == ["forward", "log_prob"]
     assert call.functions[1] == ("log_prob", __file__, first, first + 2)
     assert call.text == 'torch.compile(Density(), backend="eager", dynamic=False)'
-    assert call.made.name == "torch.compile"
+    assert (call.made.name, call.backend) == ("torch.compile", "eager")
 
 
 def test_a_module_that_compiles_itself_is_the_target(watched):

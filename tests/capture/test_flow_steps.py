@@ -1,6 +1,7 @@
 """The steps of a recording that are recorded as a program, and what a reader gets of them."""
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 
@@ -156,3 +157,14 @@ def test_a_rank_of_a_distributed_model(tmp_path):
     bucket = flow.values[reductions[0].writes[0].value]
     assert bucket.version == flow.values[reductions[0].reads[0].value].version + 1
     assert bucket.fingerprint == ""  # it may not have arrived
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_python_functions_are_not_recorded_of_steps_that_compile(step_fn, tmp_path, monkeypatch, compiles):
+    """The Python tracer of torch's profiler crashes there now and then."""
+    graphs = itertools.count() if compiles else itertools.repeat(1)
+    monkeypatch.setattr("diagnose.capture.record.session.compiled_graphs", lambda: next(graphs))
+    folder = capture_steps(step_fn, steps=3, skip=2, output=tmp_path / "capture")
+    info = json.loads((folder / "capture.json").read_text())
+    assert info["flags"]["attribution"]["with_stack"] is not compiles
+    assert any("torch.compile compiles in these steps" in note for note in info["notes"]) is compiles

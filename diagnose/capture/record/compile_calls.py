@@ -19,7 +19,7 @@ MAX_CALLS = 100  # of torch.compile: of a list of layers each may have one
 _Function = tuple[str, str, int, int]  # name, file, first and last line
 
 
-def compile_call(target: Any, constructions: Constructions) -> CompileCallRecord | None:
+def compile_call(target: Any, backend: object, constructions: Constructions) -> CompileCallRecord | None:
     """Return the user's call of torch.compile that is being executed, None for a target that is not the user's."""
     frame = next(users_frames(sys._getframe(1)), None)
     if getattr(target, "__name__", "") == "_call_impl":  # what Module.compile passes on
@@ -33,6 +33,7 @@ def compile_call(target: Any, constructions: Constructions) -> CompileCallRecord
         line=made.begin[0] if made is not None else frame.f_lineno or 0,
         name=getattr(target, "__name__", type(target).__name__),
         functions=tuple(codes),
+        backend=backend if isinstance(backend, str) else getattr(backend, "__name__", ""),
         made=made and structs.replace(made, takes_any=True),
     )
 

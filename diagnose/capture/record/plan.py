@@ -132,6 +132,7 @@ class Plan:
         self.done = self.failed = False
         self.num_steps = 0
         self._num_steps = USUAL_STEPS
+        self._graphs = 0  # that torch.compile had made once steps were steady
         self._usual_s = 0.0  # what a step takes, where a long one may leave out what costs more than it would show
         self._options = options
         self._hooks = hooks
@@ -259,6 +260,13 @@ class Plan:
             # A call of C code that was counted when it began has to be over: the profiler would see it return only,
             # and torch 2.6 loses the whole window then.
             yield from self._pass(1)
+        if self._hooks.compiled() != self._graphs:
+            # In 4 of 12 such scripts torch 2.13 crashed in that window, or wrote names that are no text.
+            self._recorder.stacks = False
+            self._measured.notes.append(
+                "torch.compile compiles in these steps, which torch's profiler cannot follow: Python functions were "
+                "not recorded, so lines come from the sampler, and operators have no stacks."
+            )
         if self._recorder.without_timing and not self._together:
             return
         yield from self._record("attribution", self._attribution_steps(), 1.0)
@@ -325,6 +333,7 @@ class Plan:
                 break
             now_ms = median(times[-8:]) / 1e6
             self._hooks.report(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
+        self._graphs = self._hooks.compiled()
         self._num_steps = self._options.steps or USUAL_STEPS
         if times and not self._together and self._options.steps is None:
             self._num_steps = fitting_steps(times, self._measured.clock.recent_ns)

@@ -101,11 +101,11 @@ class ScriptConfig:
         if name == "DistributedDataParallel":
             self._describe_ddp(made)
 
-    def compiles(self, target: object) -> None:
+    def compiles(self, target: object, backend: object) -> None:
         """Take down a call of torch.compile."""
         if len(self.compile_calls) < MAX_CALLS:
             with contextlib.suppress(Exception):  # a script must not fail for what is only printed
-                call = compile_call(target, self._constructions)
+                call = compile_call(target, backend, self._constructions)
                 if call is not None and call not in self.compile_calls:
                     self.compile_calls.append(call)
 

@@ -127,14 +127,14 @@ def watch_constructions(made: OnMade) -> Undo:
     )
 
 
-def watch_compile(compiles: OnEvent) -> Undo:
-    """Report what is given to ``torch.compile``, unless the call switches compiling off."""
+def watch_compile(compiles: Callable[[object, object], None]) -> Undo:
+    """Report what is given to ``torch.compile``, and the backend, unless the call switches compiling off."""
     import torch
 
     def make(original: Any) -> Callable[..., Any]:
         def watched(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             if model is not None and not kwargs.get("disable"):
-                compiles(model)
+                compiles(model, kwargs.get("backend"))
             return original(model, *args, **kwargs)
 
         return watched

@@ -136,9 +136,9 @@ class Listener:
         if self.active:
             self.script_config.constructed(name, made)
 
-    def _compiles(self, target: object) -> None:
+    def _compiles(self, target: object, backend: object) -> None:
         if self.active:
-            self.script_config.compiles(target)
+            self.script_config.compiles(target, backend)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True
