@@ -14,7 +14,8 @@ the sum of their squares:
 - *Instances.* Two processes of one form differ for as long as they live (where memory lies, which kernels autotuning
   chose). Each form therefore runs as several processes, one after the other. The bound is Student's, for the residuals
   of an analysis of variance with an effect of each group of processes and of each form, where all unchanged forms are
-  one: two or more of them show at once how far equal processes differ. What is known from other machines counts as
+  one: two or more of them show at once how far equal processes differ. What the noise of rounds adds to the residuals
+  is taken off, since it has its own bound. What is known from other machines counts as
   `PRIOR_FREEDOM` further degrees of freedom unless the residuals show more: two instances alone can by chance show next
   to nothing. Nothing is certain before each form has run as two.
 
@@ -214,7 +215,10 @@ def _fit(cells: Sequence[_Cell], form: int, unchanged: Sequence[int]) -> tuple[f
     inverse = np.linalg.pinv(columns.T @ columns)
     effects = inverse @ columns.T @ middles
     residual = middles - columns @ effects
-    freedom, squares = max(0, len(cells) - int(np.linalg.matrix_rank(columns))), float(residual @ residual)
+    freedom = max(0, len(cells) - int(np.linalg.matrix_rank(columns)))
+    left = 1 - np.einsum("ij,jk,ik->i", columns, inverse, columns)  # of each cell's variance, in its residual
+    of_rounds = left @ np.array([cell.error**2 for cell in cells])
+    squares = max(float(residual @ residual - of_rounds), 0.0)
     if not freedom or squares <= freedom * PRIOR_SPREAD**2:
         freedom, squares = freedom + PRIOR_FREEDOM, squares + PRIOR_FREEDOM * PRIOR_SPREAD**2
     at = len(instances) + groups.index(form)

@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 
 import pytest
 
@@ -65,6 +66,19 @@ def test_instances_that_differ_widen_the_interval_and_rounds_do_not_help():
     assert few_apart.verdict == many_apart.verdict == "open"
     assert many_apart.half_width > 3 * many.half_width
     assert many_apart.half_width == pytest.approx(few_apart.half_width, rel=0.1)
+
+
+def test_noise_of_rounds_is_not_taken_for_a_difference_of_instances():
+    rng = random.Random(0)
+    widths, num_held = [], 0
+    for _ in range(40):
+        noisy = [Round(i, {f: 100 * math.exp(rng.gauss(0, 0.1)) for f in range(3)}) for i in (0, 1) for _ in range(40)]
+        found = estimate(noisy, 2, UNCHANGED, 2)
+        errors = [error for _, error in instance_ratios(noisy, 2, UNCHANGED)]
+        widths.append(found.half_width / (math.hypot(*errors) / 2))  # in standard errors of the rounds
+        num_held += found.low <= 1 <= found.high
+    assert num_held == 40
+    assert statistics.median(widths) < 3.5  # three of them are the bound that holds at every look
 
 
 def test_that_instances_are_alike_is_not_believed_of_two():
