@@ -70,7 +70,7 @@ def find_in_all(c: Comparison) -> list[Finding]:
     return [
         Finding(
             rule=META.id,
-            title=f"Rank {rank} works alone while the others wait for it",
+            title=f"Rank {rank} works while all others wait for it",
             lost_ns=lost_ns,
             total_ns=int(lost_ns * c.num_steps),
             evidence=(

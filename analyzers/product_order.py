@@ -67,7 +67,7 @@ def _summed(flow: Flow) -> Iterator[Avoidable]:
             f"{at(each.sum_line)} makes one of {each.num_summed:,} numbers that the product at {at(each.line)} makes."
         )
         yield Avoidable(
-            "A product is computed of which only sums are read",
+            "A product is computed, and only sums of it are read",
             text[0].upper() + text[1:],
             each.work,
             (each.line, each.sum_line),

@@ -41,7 +41,7 @@ ADVICE = (
         numerics=identical(),
         after="{name}.clone()   # in place of the view",
         needs="memory for the copy while it is saved",
-        watch="Only a copy has a storage of its own: detach(), cpu() and contiguous() may return the view itself.",
+        watch="Only a copy has its own storage: detach(), cpu() and contiguous() may return the view itself.",
         least=0.8,  # what a file takes beyond its bytes stays
     ),
 )

@@ -56,7 +56,7 @@ ADVICE = (
 for block in model.blocks:       # the repeated ones: one gather and one reduction for each
     fully_shard(block)
 fully_shard(model)               # what is left: embeddings, norms, the head
-# a small model: fully_shard(model) alone, or DistributedDataParallel""",
+# a small model: only fully_shard(model), or DistributedDataParallel""",
         needs="memory for the gathered weights of one block",
         when=lambda f, _: f.facts.get("sharded"),
         least=0.5,

@@ -91,7 +91,7 @@ def find_in_all(c: Comparison) -> list[Finding]:
                 f"{turns.at_once:.1f} of {len(c.ranks)} stages work at once. Rank {first} sends a micro-batch and "
                 f"waits for what comes back before the next one: {micro} a step.",
                 f"If they followed each other, these times would make a step of {duration(turns.pipelined_ns)}.",
-                f"Waiting for the other stages, ms a step: {waits}.",
+                f"Waiting for the other stages, ms per step: {waits}.",
             ),
             where=turns.where[:3],
             confidence="high",

@@ -83,7 +83,7 @@ ADVICE = (
 
 sizes = random.Random(0)               # one seed on all ranks, and no other draws
 size = sizes.choice([96, 112, 128])    # in each step: all ranks draw the same one
-# draws that cost the same whatever they are (flips, noise) keep the generator of their rank""",
+# draws that all cost the same (flips, noise) keep the generator of their rank""",
         needs="sizes that may be the same on all ranks in a step",
         when=lambda f, _: f.facts.get("sizes") == "drawn",
     ),
@@ -308,7 +308,7 @@ def _of_sizes(finding: Finding, uneven: UnevenSizes) -> Finding:
         return finding
     title = "Batches differ in size from rank to rank: all wait for the largest"
     if uneven.is_drawn:
-        title = "Each rank draws sizes of its own: all wait for the largest"
+        title = "Each rank draws its own sizes: all wait for the largest"
     larger = f"Whichever rank has most computes on {percent(uneven.share, 0)} more elements than the others."
     return replace(
         finding,

@@ -173,7 +173,7 @@ def _title(way: Way, changes: str, called: str, operand: OperandRecord) -> str:
         case _, "few":
             title = f"{called} goes through all {num} elements of {name} though few of them have changed"
         case _:
-            title = f"{called} goes through the same {num} elements of {name} several times a step"
+            title = f"{called} goes through the same {num} elements of {name} several times per step"
     return title
 
 

@@ -53,7 +53,7 @@ ALL, SAME = "goes through all 9,000 elements of self.known", "goes through the s
         ),
         (
             call("self.known.sum()", "numpy.ndarray.sum", operand("self.known", same=False, same_in_step=True)),
-            f"self.known.sum() {SAME} self.known several times a step",
+            f"self.known.sum() {SAME} self.known several times per step",
         ),
         (
             call("held['a']", "numpy.NpzFile[]", operand("held", size=0), operand("'a'", size=1), num_given=1),
@@ -197,7 +197,7 @@ def test_a_script_with_its_edits_gives_what_it_gave(tmp_path, text, seen, writte
     [
         (call("x in names", "builtins.list in", operand("names")), "Keep a set or a dict of names, and look up in it"),
         (call("labels == c", "numpy.ndarray compared", operand("labels")), "Group the rows of labels once, and take"),
-        (call("np.std(seen)", "numpy.std", operand("seen", **FEW)), "Keep the result of np.std(seen) up to date where"),
+        (call("np.std(seen)", "numpy.std", operand("seen", **FEW)), "Keep the result of np.std(seen) up to date when"),
         (call("np.std(seen)", "numpy.std", operand("seen")), "Keep the result of np.std(seen) instead of computing"),
         (call("np.setdiff1d(x, seen)", "numpy.setdiff1d", operand("seen")), "Sort seen once, and look the values up"),
     ],

@@ -52,7 +52,7 @@ def test_one_rank_mines_while_the_other_waits_in_the_broadcast(recording):
     found = analyze_captures(captures(recording, {TRAIN: 60, MODEL: 20, MINE: 20}, {TRAIN: 60, MODEL: 20, WAIT: 20}))
     finding = lone(found)
     # a fifth of the samples of rank 0 are in what it alone calls, a fifth of rank 1's are at the broadcast
-    assert finding.title == "Rank 0 works alone while the others wait for it"
+    assert finding.title == "Rank 0 works while all others wait for it"
     assert finding.lost_ns == pytest.approx(200_000)
     assert [w.line for w in finding.where] == [20, 22]  # the outermost line that is rank 0's alone, and the wait
     assert finding.evidence == (

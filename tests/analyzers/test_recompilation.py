@@ -2,9 +2,6 @@
 
 import pytest
 
-from diagnose.model.capture import CaptureInfo
-from diagnose.model.records import CompiledRecord, VersionsRecord
-
 FRAME = "torch/_dynamo/convert_frame.py(700): _compile"
 
 

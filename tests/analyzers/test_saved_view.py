@@ -34,7 +34,7 @@ def test_a_view_is_named_with_its_key_and_the_line_that_saves_it(saving):
     assert finding.share == pytest.approx(2 / 13, rel=0.05)
     assert finding.evidence == (
         "given shows 20.0 kB of a storage of 40.0 MB, and all of that is written.",
-        "80 % of the 50.0 MB in a file are no part of a tensor that is saved. 4 files took 100 ms.",
+        "80 % of the 50.0 MB in a file do not belong to a saved tensor. 4 files took 100 ms.",
     )
     assert (finding.where[0].line, finding.where[0].code) == (7, "torch.save(state, path)")
     assert [each.id for each in r.prescribe("saved-view")] == ["save-copy"]

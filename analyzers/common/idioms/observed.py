@@ -40,18 +40,18 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             title = f"Keep the columns of {table} as arrays instead of taking rows of pandas"
             needs = "memory for the arrays"
         case "copy":
-            title, needs = f"Keep one copy of {name}, and copy its values into it", "a copy of which no more are held"
+            title, needs = f"Keep one copy of {name}, and copy its values into it", "a copy that is not held elsewhere"
         case "result" if found.operand.same or found.operand.same_in_step:
             title, needs = f"Keep the result of {called} instead of computing it again", ""
             edits = _kept(source, found)
         case _:
-            title = f"Keep the result of {called} up to date where {name} changes, instead of going through all of it"
+            title = f"Keep the result of {called} up to date when {name} changes, instead of going through all of it"
             condition, needs = "", f"an update wherever {name} is written"
     return Idiom(title, edits, condition, needs, least=MIN_SPARED)
 
 
 def _stays(found: GoneThrough) -> str:
-    return _KEPT if found.operand.same else f"if it is made again where {found.operand.text} changes"
+    return _KEPT if found.operand.same else f"if it is made again when {found.operand.text} changes"
 
 
 def _same_calls(source: Source, found: GoneThrough) -> list[tuple[ast.stmt, list[ast.expr]]]:
