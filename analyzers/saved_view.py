@@ -70,7 +70,7 @@ def find(t: Tables) -> list[Finding]:
                         f"{one.name or 'The tensor'} shows {size_words(one.view_bytes)} of a storage of "
                         f"{size_words(one.storage_bytes)}, and all of that is written.",
                         f"{percent(one.spare_bytes / max(one.num_bytes, 1), 0)} of the {size_words(one.num_bytes)} in "
-                        f"a file are no part of a tensor that is saved. {plural(one.num, 'file')} took "
+                        f"a file do not belong to a saved tensor. {plural(one.num, 'file')} took "
                         f"{duration(one.took_ns)}.",
                     ),
                     where=(line_at(t, one.file, one.line, one.function),),
