@@ -219,6 +219,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         }
         facts = {"kind": one.kind, **known.get(one.kind, {})}
         lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
+        if one.kind == "diagonal":
+            lines = (one.value_line, one.use_line)
         if one.kind in ("masked rows", "ignored rows"):
             lines = (*one.work.lines, one.value_line)
         if one.kind == "normalized":

@@ -121,3 +121,31 @@ def test_rows_that_a_mask_multiplies_by_zero_are_named_where_others_can_be_selec
     assert finding.evidence[-1] == "A factor (64 × 1) multiplies 75 % of the rows by zero."
     assert [each.line for each in finding.where] == [5, 6, 7, 8]
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["select-rows"]
+
+
+def test_diagonal_matrices_are_named_where_they_are_made(recording):
+    def scaled(t):
+        matrix = t.op("diag_embed", t.value(4, 16), shape=(4, 16, 16), line=5, ns=20, facts={"zeros": 15 / 16})
+        return t.op("bmm", matrix, t.value(4, 16, 8), shape=(4, 16, 8), line=6, ns=140)
+
+    (finding,) = work_on_nothing.find(t := tables(recording, steps(scaled)))
+    assert finding.lost_ns == pytest.approx(187_500)  # of two operators of 100 µs
+    assert [each.line for each in finding.where] == [5, 6]
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["keep-diagonal"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_normalized_again_is_named_where_it_is_called(recording, shared):
+    def scored(t):
+        def normalized(rows, **facts):
+            norm = t.op("linalg_vector_norm", rows, shape=(100, 1), line=5, at=(9,), ns=50, facts=facts)
+            return t.op("div", rows, norm, line=5, at=(9,), ns=50)
+
+        if shared:
+            normalized(t.value(100, 8))
+        return normalized(t.value(100, 8, role="buffer"), is_one=True)
+
+    (finding,) = work_on_nothing.find(t := tables(recording, steps(scored)))
+    assert finding.title == "Values are normalized that are normalized already"
+    assert [each.line for each in finding.where] == ([9, 5] if shared else [5, 9])
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["leave-out-call"]
