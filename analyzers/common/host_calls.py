@@ -14,7 +14,7 @@ from diagnose.model.records import HostCallRecord, OperandRecord
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, plural
 
-__all__ = ["GoneThrough", "Way", "gone_through", "observed_at"]
+__all__ = ["GoneThrough", "Way", "gone_through", "observed_at", "types_at"]
 
 Way: TypeAlias = Literal["result", "lookup", "sort", "weights", "rows", "file", "row", "copy"]
 """What would spare it: the result, a set or dict, a sorted copy, sums of weights, groups of rows, arrays in memory.
@@ -75,6 +75,17 @@ class GoneThrough(NamedTuple):
     def spared(self) -> tuple[Way, str]:
         """Return what one change spares, in whichever calls."""
         return self.way, self.operand.text
+
+    @property
+    def keeps_result(self) -> bool:
+        """Return whether the result stays the same as long as the operand, so that nothing has to be computed again."""
+        return self.way == "result" and self.operand.same
+
+
+def types_at(t: Tables, file: str, line: int) -> Mapping[str, str]:
+    """Return the types that operands of a line's calls had, by their text."""
+    calls = (*t.capture.known.host.calls, *t.capture.known.loaded.calls)
+    return {one.text: one.kind for call in calls if (call.file, call.line) == (file, line) for one in call.operands}
 
 
 def observed_at(t: Tables, file: str, line: int) -> GoneThrough | None:

@@ -1,11 +1,13 @@
 """Calls of host code: what they go through each time though it hardly changes, and what makes them cheap."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from diagnose.analyzers.common.host_calls import gone_through
+from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.observed import observed_idiom
 from diagnose.analyzers.common.idioms.source import source_at
 from diagnose.capture.record.source_lines import SourceLines
@@ -189,6 +191,41 @@ def test_a_script_with_its_edits_gives_what_it_gave(tmp_path, text, seen, writte
     before, after = dict(names), dict(names)
     exec(text, before)
     exec(made, after)
+    assert before["got"] == after["got"]
+
+
+DRAW = """
+import numpy as np
+
+class Beats:
+    def __init__(self, num):
+        self.rng, self.num = np.random.default_rng(0), len(range(num)) * 1
+        self.prob = np.full(num, 1 / num)
+
+    def beat(self):
+        return self.rng.choice({of}, 3, p=self.prob).tolist()  # slow
+
+beats = Beats(40)
+got = [beats.beat() for _ in range(9)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("of", "types"),
+    [("self.num", {"self.num": "builtins.int"}), ("self.prob.shape[0]", {}), ("self.prob.size", {})],
+)
+def test_what_a_type_was_seen_to_be_lets_more_be_written(tmp_path, of, types):
+    text = DRAW.strip("\n").format(of=of)
+    (tmp_path / "train.py").write_text(text)
+    os.utime(tmp_path / "train.py", (1e9, 1e9))
+    file = SourceLines(tmp_path).stored([("train.py", 9)])["files"]["train.py"]
+    functions = [(int(first), each) for first, each in file["texts"].items()]
+    source = replace(source_at(9, functions, {}, [Binding(*each) for each in file["bindings"]]), seen=types)
+    made = rewritten(text, edits) if (edits := weighted_draws(source).edits) else ""
+    assert bool(made) == (of != "self.prob.size")
+    before, after = {}, {}
+    exec(text, before)
+    exec(made or text, after)
     assert before["got"] == after["got"]
 
 

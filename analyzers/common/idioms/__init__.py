@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import NamedTuple
 
-from diagnose.analyzers.common.host_calls import GoneThrough, observed_at
+from diagnose.analyzers.common.host_calls import GoneThrough, observed_at, types_at
 from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
@@ -97,8 +98,10 @@ def idiom_at(t: Tables, file: str, line: int, sampled: Set[int]) -> tuple[Idiom 
     stored = t.capture.sources.get(file, StoredSource())
     deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
     source = source_at(line, stored.functions, texts, stored.bindings or deques)
+    if source is not None:
+        source = replace(source, seen=types_at(t, file, line))
     found, call = idiom_of(source) if source is not None else None, observed_at(t, file, line)
-    if call is not None and (found is None or not found.edits):
+    if call is not None and (found is None or call.keeps_result):
         found = observed_idiom(source, call)
     return found, call
 

@@ -31,6 +31,11 @@ _DISPLAYS: Mapping[type[ast.expr], str] = {
     ast.Set: "set", ast.SetComp: "set", ast.JoinedStr: "str",
 }  # fmt: skip
 _ANNOTATED = {"list": "list", "List": "list", "Sequence": "list", "dict": "dict", "Dict": "dict", "set": "set"}
+_SEEN = {
+    "builtins.int": "int", "builtins.str": "str", "builtins.list": "list", "builtins.tuple": "tuple",
+    "builtins.dict": "dict", "builtins.set": "set", "builtins.frozenset": "set", "collections.deque": "deque",
+    "numpy.ndarray": "array", "torch.Tensor": "tensor", "pandas.DataFrame": "frame",
+}  # fmt: skip
 _NAMED = {"str": "str", "int": "int", "np.ndarray": "array", "Tensor": "tensor", "torch.Tensor": "tensor"}
 
 
@@ -59,6 +64,7 @@ class Source:
     text: str  # of ``around``, else of the statement
     first: int  # its line
     bindings: Sequence[Binding] = ()
+    seen: Mapping[str, str] = field(default_factory=dict)  # types that expressions had as the script ran
     _local: dict[str, list[ast.expr | None]] = field(default_factory=dict)
 
     def own(self) -> Iterator[ast.AST]:
@@ -100,9 +106,13 @@ class Source:
                 and not isinstance(tree.targets[0], ast.Subscript)]  # fmt: skip
 
     def kind(self, value: ast.expr | None, within: frozenset[str] = frozenset()) -> str:
-        """Return the type of an expression: "list", "array", "str", …; "" if the source does not show it."""
+        """Return the type of an expression: "list", "array", "str", …; "" if neither run nor source show it."""
+        seen = _SEEN.get(self.seen.get(ast.unparse(value), ""), "") if self.seen and value is not None else ""
+        return seen or self._shown_kind(value, within)
+
+    def _shown_kind(self, value: ast.expr | None, within: frozenset[str]) -> str:
         match value:
-            case ast.Constant(value=known):
+            case ast.Constant(value=known) | ast.Subscript(ast.Attribute(attr="shape"), ast.Constant(int() as known)):
                 return type(known).__name__ if known is not ... else ""
             case ast.Call(func=function):
                 return _made_by(function)
