@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,26 +47,40 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
     for one in flow.operators if flow is not None else ():
         if one.place is not None and one.phase in ("forward", "other") and not one.is_view:
             found.setdefault((one.step, one.place), []).append(one)
-    rows = list[MadeLine]()
+    rows, functions = list[MadeLine](), _functions(capture) if found else {}
     for (step, place), ones in found.items():
         if sum(row.step == step for row in rows) == MAX_MADE_LINES:
             continue
-        draw = next((each for frame in ones[0].stack if (each := _draw_for(capture, frame)) is not None), None)
+        drawn = (_draw_for(functions.get(frame.file, ()), frame) for frame in ones[0].stack)
+        draw = next(filter(None, drawn), None)
         made = sum(num_elements(use.shape) for one in ones for use in one.writes)
         text = capture.lines.get(place[:2], "")
         rows.append(MadeLine(step, *place, text, len(ones), made, *(draw or ("", 0, ""))))
     return tuple(rows)
 
 
-def _draw_for(capture: Capture, frame: Frame) -> tuple[str, int, str] | None:
+class _Function(NamedTuple):
+    """A function as the capture holds it, or a loop at the top of a module."""
+
+    first: int  # line of the file
+    lines: list[str]
+    statements: list[ast.stmt]  # in the order of the text
+
+
+def _functions(capture: Capture) -> dict[str, list[_Function]]:
+    """Return the functions of each file."""
+    found = dict[str, list[_Function]]()
+    for file, source in capture.sources.items():
+        trees = ((first, text, parsed_statement(text)) for first, text in source.functions)
+        found[file] = [_Function(n, text.split("\n"), [*_statements(tree)]) for n, text, tree in trees if tree]
+    return found
+
+
+def _draw_for(functions: Iterable[_Function], frame: Frame) -> tuple[str, int, str] | None:
     """Return file, line and text of the draw that a statement's values come from, within its function."""
-    whole = capture.sources.get(frame.file)
-    for first, text in whole.functions if whole is not None else ():
-        tree = parsed_statement(text)
-        if tree is None or not first <= frame.line <= first + (tree.end_lineno or 1) - 1:
+    for first, lines, inner in functions:
+        if not first <= frame.line < first + len(lines):
             continue
-        lines = text.split("\n")
-        inner = list(_statements(tree))
         wanted = {name for node in inner if first + node.lineno - 1 == frame.line for name in _names(node)}
         for node in reversed(inner):
             line = first + node.lineno - 1
