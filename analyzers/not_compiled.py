@@ -56,7 +56,7 @@ ADVICE = (
         numerics=rounding("more is fused; compare the loss of the first steps"),
         before="{line}",
         after="# torch.compile skips {function}: {reason}\n"
-        "{function} = torch.compile({function}, fullgraph=True)   # without that line; names the next one",
+        "model = torch.compile(model, fullgraph=True)   # without that line; names the next one",
         needs="that {function} runs without that line, or with a form of it that can be traced",
         when=of_kind("skipped"),
         least=0.5,
@@ -66,7 +66,7 @@ ADVICE = (
         title="Compile {method}, which the steps call{there}",
         numerics=rounding("more is fused; compare the loss of the first steps"),
         before="{call}",
-        after="{target}.{method} = torch.compile({target}.{method})",
+        after="{statement}",
         needs="that {method} can be traced",
         when=of_kind("idle"),
         least=0.5,
@@ -140,7 +140,7 @@ def _idle(flow: Flow, compiled: CompiledRecord) -> Iterator[Avoidable]:
             {
                 "kind": "idle",
                 "method": method,
-                "target": _target(call),
+                "statement": f"{_target(call)}.{method} = torch.compile({_target(call)}.{method})",
                 "call": call.text,
                 "calls_operators": call.backend in DEBUGGING,
             },

@@ -492,9 +492,9 @@ class Recompiling(NamedTuple):
     compilations: tuple[CompilationRecord, ...]  # in these steps, for the guard that failed most often
 
 
-# A number that changed twice goes on: counters, temperatures and rates have no end. Sizes and flags may have a few
-# values, of which the last ones come late.
-MIN_CHANGES_OF_NUMBER = 2
+# A number that changed twice goes on, as counters, temperatures and rates do, and so do flags of parameters. Sizes may
+# be a few, of which the last ones come late.
+MIN_CHANGES = 2
 MAX_VERSIONS = 8  # of a function: torch's own limit, which scripts raise
 
 
@@ -516,8 +516,8 @@ def recompiling(t: Tables) -> Recompiling | None:
     found = dict[tuple[str, ...], Rows]()
     for guard, those in failed.items():
         rows = np.flatnonzero(_compiling_ns(run, those)[start:]) + start
-        is_number = checked_by(those[0].guard) == "number"
-        if len(rows) >= (MIN_CHANGES_OF_NUMBER if is_number else MIN_RECURRENCES):
+        goes_on = checked_by(those[0].guard) in ("number", "flag")
+        if len(rows) >= (MIN_CHANGES if goes_on else MIN_RECURRENCES):
             found[guard] = rows
     within, base = _compiling_ns(run, again), settled(run, capture).step_ns[start:]
     rows = distinct(*found.values()) if found else np.empty(0, np.intp)
