@@ -26,7 +26,9 @@ READERS = {
     "samples of the threads": {"off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
     "NVML samples": {"device-contention", "shared-device", "throttled"},
-    "steps of the whole run": {"growing-steps", "lone-rank", "periodic-stall", "piled-hooks", "rollout-bound", "saved-view"},
+    "steps of the whole run": {
+        *("growing-steps", "lone-rank", "periodic-stall", "piled-hooks", "rollout-bound", "saved-view"),
+    },
 }  # fmt: skip
 
 
