@@ -106,6 +106,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "modules": modules_of((*one.parameters, *one.unused)),
             "is_asked": one.asked_line is not None,
             "below": one.below,
+            "ends_early": one.ends_early,
         }
         yield Avoidable(
             title,

@@ -40,6 +40,8 @@ def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program
         needs = "layers that come before all that train"
     elif facts.get("is_unused"):
         title = f"Freeze {modules} for the loss{at}, which does not train them"
+    elif facts.get("ends_early"):
+        title = "End the backward pass at the parameters: `loss.backward(inputs=list(model.parameters()))`"
     elif facts.get("is_asked"):
         title = f"Leave out requires_grad_(){at}: nothing below it trains"
         needs = "no reentrant checkpoint, which needs an input with a gradient"

@@ -29,7 +29,7 @@ from diagnose.dataflow.graph import (
     start_of_backward,
     starts_backward,
 )
-from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator
+from diagnose.model.dataflow import ASKS_FOR_GRADIENT, Frame, Operator, Use
 
 __all__ = ["DeadWork", "dead_work"]
 
@@ -59,6 +59,7 @@ class DeadWork(NamedTuple):
     frozen: tuple[str, ...] = ()  # parameters that the gradient goes back through: none of them gets one
     below: str = ""  # the module that needs no gradient of its input, if all below is frozen; "" if not known
     asked_line: Frame | None = None  # that asks for the gradient of a value, for whose sake the pass goes on
+    ends_early: bool = False  # another pass needs the gradient of what was asked for
     is_apart: bool = False  # nothing that ``value_line`` calls needs a gradient
     unused: tuple[str, ...] = ()  # parameters whose gradients are all that is dead: another backward pass trains them
     call_line: Frame | None = None  # that calls the modules which have them
@@ -160,7 +161,10 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
     )
     modules = (graph.operators[i].module for i in needed if graph.operators[i].phase == "backward")
     before = reached((use.value for i in passed.values() for use in graph.operators[i].reads), graph.made_of)
-    asks = (one.place for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before)
+    asked = [one for one in graph.operators if one.name == ASKS_FOR_GRADIENT and one.reads[0].value in before]
+    if any(_has_needed_gradient(graph, one.reads[0], live) for one in asked):
+        return record._replace(ends_early=True)
+    asks = (one.place for one in asked)
     live_stacks = (graph.operators[i].stack for i in needed_rows)
     # The outermost module around this one that has none of the frozen parameters.
     module = next(modules, "")
@@ -172,6 +176,13 @@ def _with_source(graph: Graph, record: DeadWork, live: set[int], changed: set[in
         asked_line=next(asks, None),
         is_apart=record.value_line is not None and not any(record.value_line in stack for stack in live_stacks),
     )
+
+
+def _has_needed_gradient(graph: Graph, use: Use, live: set[int]) -> bool:
+    """Return whether a pass takes a gradient of a value that is needed, as forces are those of positions."""
+    made = (each for i in graph.readers[use.value] for j in graph.backward[i] if j in live
+            for each in graph.operators[j].writes)  # fmt: skip
+    return any(each.shape == use.shape for each in made)
 
 
 def _partly_dead(

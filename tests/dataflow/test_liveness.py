@@ -229,6 +229,25 @@ def test_a_pass_into_frozen_layers_has_the_line_that_asked_for_it():
     assert (found.asked_line.line, found.frozen, found.below) == (69, ("low.w",), "top")
 
 
+def test_a_gradient_that_another_pass_needs_was_asked_for_rightly():
+    """Forces are gradients of positions; the pass of their loss goes on to the positions for nothing."""
+    t = Table()
+    weight = t.value(4, 4, role="parameter", name="top.w")
+    for t.step in range(2):
+        x = t.value(4, 4)
+        t.op("ask", x, line=69, writes=(), is_view=True)
+        t.operators[-1] = t.operators[-1]._replace(name=ASKS_FOR_GRADIENT)
+        made = t.op("sin", x, line=2, ns=30)
+        low = len(t.operators) - 1
+        out = t.op("mul", made, weight, line=3, ns=30)
+        force = t.op("mul", out, line=2, phase="backward", forward=low)
+        gradient = t.op("mul", force, line=3, phase="backward", forward=low + 1)
+        t.op("cos", gradient, line=2, ns=20, phase="backward", forward=low)
+        weight = t.update(weight, gradient)
+    (found,) = dead_work(t.graph())
+    assert (found.ends_early, found.asked_line, found.below) == (True, None, "")
+
+
 def test_gradients_of_a_model_that_another_loss_trains_name_its_parameters():
     t = Table()
     weights = [t.value(4, 5, role="parameter", name=name) for name in ("gen.w", "critic.w")]
