@@ -196,7 +196,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         *(
             {"edits": NOT_KNOWN, "kind": "gradient", **more}
             for more in (
-                {}, {"ends_early": True}, {"kind": "result"}, {"is_frozen": True, "modules": "layer"}, {"below": "layer"},
+                {}, {"ends_early": True}, {"kind": "result"}, {"is_frozen": True, "modules": "layer"},
+                {"below": "layer"},
                 {"is_unused": True, "modules": "layer", "edits": written(frozen_for, "loss = model(x).sum()")},
                 {"below": "layer", "edits": written(without_gradients, "h = model(x)")},
                 {"is_asked": True, "edits": (EditedStatement(3, "x.requires_grad_()", ""),)},
