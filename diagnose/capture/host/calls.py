@@ -22,8 +22,8 @@ from diagnose.model.records import HostCallRecord, OperandRecord
 from diagnose.text.masking import mask_text
 
 MAX_LOOK_NS = 300_000_000  # of a core, that looking into operands takes in all
-MAX_LOOKED_BYTES = 128 << 20  # of one operand
-MAX_TEXT = 400  # characters of an expression or an operand
+MAX_OPERAND_BYTES = 128 << 20  # of one operand
+MAX_SHOWN = 400  # characters of an expression or an operand
 MAX_LOOKS = 4  # at an expression in one step, of calls in a row
 NUM_PARTS, MIN_PART_BYTES = 4096, 256
 NUM_FIRST = 16  # items by which a list is known: another one may have the address of one that is gone
@@ -112,7 +112,7 @@ def _record(place: Place, call: _Call) -> HostCallRecord:
         file=file.removeprefix(cwd),
         line=line,
         function=function,
-        text=mask_text(text)[:MAX_TEXT],
+        text=mask_text(text)[:MAX_SHOWN],
         name=call.name,
         num=call.num,
         ns=call.ns * call.num // call.timed,
@@ -131,7 +131,7 @@ def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
     inside = [pair for pair in pairs if pair[0].step == pair[1].step]
     known = [each for one, other in pairs if (each := _changed(one.content, other.content)) is not None]
     return OperandRecord(
-        text=mask_text(text)[:MAX_TEXT],
+        text=mask_text(text)[:MAX_SHOWN],
         kind=kind,
         size=looks[-1].size,
         looks=len(looks),
@@ -227,7 +227,7 @@ def _of_array(numpy: Any, value: Any) -> Content | None:
         if isinstance(base, numpy.memmap):  # reading all of it would read the file
             return None
         base = getattr(base, "base", None)
-    if value.nbytes > MAX_LOOKED_BYTES:
+    if value.nbytes > MAX_OPERAND_BYTES:
         return None
     raw = memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
     step = max(value.nbytes // NUM_PARTS, MIN_PART_BYTES)

@@ -2,7 +2,8 @@
 
 Each ``watch_*`` function installs one hook and returns a function that removes it. They change class
 attributes and torch's own global hooks only, so names that a script imported beforehand are reached too. What is
-called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself.
+called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself; nor is what
+it calls, as the compiler is told to skip files of this package.
 """
 
 from __future__ import annotations
@@ -223,6 +224,7 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
     def stepped(optimizer: object, args: object, kwargs: object) -> None:  # torch's signature
+        skip_own_code()
         on_event(optimizer)
 
     _keep_uncompiled(stepped)
@@ -327,6 +329,7 @@ class watch_forward:  # it must remember which call is the outermost
     def _begins(self, module: Any, args: object) -> None:  # torch's signature
         if self._inner is not None:
             return
+        skip_own_code()
         self._outer.remove()
         self._inner = module
         if getattr(module, "_compiled_call_impl", None) is None:
@@ -371,3 +374,19 @@ class watch_forward:  # it must remember which call is the outermost
 def _keep_uncompiled(*functions: Any) -> None:  # functions and bound methods alike
     for function in functions:
         getattr(function, "__func__", function)._torchdynamo_disable = True
+
+
+_OWN_CODE = ("diagnose.capture", "diagnose.model")  # that hooks call; remedies are to be compiled
+_told: list[ModuleType] = []  # the compiler's rules that know it
+
+
+def skip_own_code() -> None:
+    """Tell the compiler, once it is imported, to run what hooks call as it is."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None and rules not in _told and hasattr(rules, "add"):
+        _told.append(rules)
+        for name in _OWN_CODE:
+            rules.add(name)
+
+
+_keep_uncompiled(skip_own_code)
