@@ -2,8 +2,8 @@
 
 Each ``watch_*`` function installs one hook and returns a function that removes it. They change class
 attributes and torch's own global hooks only, so names that a script imported beforehand are reached too. What is
-called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself; nor is what
-it calls, as the compiler is told to skip files of this package.
+called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself; nor is
+what it calls, as the compiler is told to skip files of this package.
 """
 
 from __future__ import annotations
