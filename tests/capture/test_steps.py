@@ -170,13 +170,13 @@ def test_a_profiler_of_the_script_is_left_alone(captured):
     run = captured["profiled"]
     assert "own events True" in run.stdout
     assert len(run.marks("light")) == 6
-    assert any("profiler of its own" in note and "steps.py:" in note for note in run.info.notes)
+    assert any("its own profiler" in note and "steps.py:" in note for note in run.info.notes)
 
 
 def test_a_profiler_that_never_ends_is_named(captured):
     result = captured["profiled_always"].result
     assert result["kind"] == "CaptureError"
-    assert "profiler of its own" in result["failure"]
+    assert "its own profiler" in result["failure"]
     assert "steps.py:" in result["failure"]
 
 

@@ -127,6 +127,14 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"reductions_by_hand": 10.0}, {"is_exchange": False, "world_size": 4, "num_devices": 2},
         {"ddp": {"find_unused_parameters": True}}, {"bus_gbps": 2.5, "world_size": 4},
     ),
+    "saved-view": ({"name": "x"},),
+    "not-compiled": (
+        {"kind": "skipped", "line": "y = model(x)", "function": "forward", "reason": "a break in a loop"},
+        {
+            **{"kind": "idle", "method": "forward", "call": "y = model(x)"},
+            "statement": "model.forward = torch.compile(model.forward)",
+        },
+    ),
     "small-collectives": ({}, {"one_by_one": True}, {"sharded": True}),
     "stage-turns": ({"num_micro": 4}, {"num_micro": 1}),
     "graph-breaks": ({"reason": "Unsupported Tensor.item() call", "hint": "# Set an option.\n"},),

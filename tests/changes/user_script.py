@@ -162,9 +162,33 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
             "loader": [(pixels, None)],
             GIVEN: (pixels, torch.zeros(1, 4, 4, 4)),
         },
+        "compile-larger": lambda: {"step": lambda: None},
+        "compute-first": lambda: {
+            "condition": torch.randn(2, 4),
+            "x": torch.randn(2, 4, 3, 3),
+            "self": SimpleNamespace(project=nn.Conv2d(4, 4, 1)),
+        },
         "compile-graphs": lambda: {"LLM": SimpleNamespace, "name": "some/model"},
         "emit-type": lambda: {"dequantize": dequantized, "packed": torch.randn(4, 4), "x": x.half()},
         "fill-the-device": lambda: {"inputs": [x] * 2, "weights": [torch.randn(4, 3)] * 2},
+        "keep-diagonal": lambda: {
+            **{name: getattr(torch.distributions, name) for name in ("MultivariateNormal", "Independent", "Normal")},
+            **{"scale": torch.rand(2), "mean": torch.zeros(2), "variance": torch.ones(2)},
+        },
+        "leave-out-call": lambda: {
+            "bank": functional.normalize(torch.randn(3, 4), dim=-1),
+            "embedding": nn.Embedding(3, 4),
+            "num_nodes": 3,
+        },
+        "multiply-blocks": lambda: {
+            **{"height": 4, "width": 4, "modes": 2},
+            **{"x": torch.randn(4, 4), "weight": torch.randn(2, 2)},
+        },
+        "remove-hooks": lambda: {"layers": [model.layer]},
+        "select-first": lambda: {
+            "self": SimpleNamespace(head=nn.Linear(4, 2), norm=nn.Identity()),
+            "hidden": torch.randn(2, 3, 4),
+        },
         "find-batch-size": lambda: {
             "dataset": names["loader"].dataset if printed.program.trains is not False else dataset
         },
