@@ -247,4 +247,4 @@ def test_the_largest_picture_is_there_within_a_second_and_moves_smoothly(show, f
 def test_the_page_of_a_prediction_has_what_its_range_rests_on(forms):
     basis = pages.Basis(0.02, assumptions=("Assumes a free core for each worker, besides the training's.",))
     page = pages.render_forecasts("run-7", forms["gaps"].waterfall.forecasts, (("compute", 0.9),), basis)
-    assert "Assumes a free core for each worker beside the training" in page
+    assert "Assumes a free core for each worker, besides the training" in page
