@@ -113,7 +113,7 @@ def test_random_draws_stay_in_order_and_are_warned_of():
     plain = batches(DataLoader(Stored(draws=True), batch_size=4))
     torch.manual_seed(1)
     loader = DataLoader(ConcurrentSamples(Stored(draws=True)), batch_size=4)
-    with pytest.warns(UserWarning, match="generator of its own"):
+    with pytest.warns(UserWarning, match="its own generator"):
         assert batches(loader) == plain
 
 

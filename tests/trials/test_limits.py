@@ -174,8 +174,8 @@ def test_the_reason_for_no_protection_and_the_folder_of_the_backup_are_printed(t
     monkeypatch.setattr(limits, "can_restrict", lambda: False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert limits_of(tmp_path, tmp_path).text.startswith(
-        "This system has no Landlock, so a run may write wherever you may; your files in the working folder, and what "
-        f"its links lead to, are backed up to {tmp_path}/diagnose first. "
+        "This system has no Landlock, so a run may write wherever you may; your files in the working folder, and the "
+        f"targets of its links, are backed up to {tmp_path}/diagnose first. "
     )
     found = limits_of(tmp_path, tmp_path, restricted=False, network=True)
     assert found.text == "A run may write wherever you may. The network is open: a run may send data to servers."

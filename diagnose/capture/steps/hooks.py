@@ -3,7 +3,7 @@
 Each ``watch_*`` function installs one hook and returns a function that removes it. They change class
 attributes and torch's own global hooks only, so names that a script imported beforehand are reached too. What is
 called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself; nor is
-what it calls, as the compiler is told to skip files of this package.
+what an optimizer's hook calls.
 """
 
 from __future__ import annotations
@@ -223,9 +223,18 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
     """Report the end of every optimizer's step, and call ``made`` when an optimizer is constructed."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+    uncompiled: OnEvent | None = None
+
     def stepped(optimizer: object, args: object, kwargs: object) -> None:  # torch's signature
-        skip_own_code()
-        on_event(optimizer)
+        nonlocal uncompiled
+        if uncompiled is None:
+            # A function may be compiled that steps an optimizer.
+            disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+            if disable is None:
+                on_event(optimizer)
+                return
+            uncompiled = disable(on_event)
+        uncompiled(optimizer)
 
     _keep_uncompiled(stepped)
     handle = register_optimizer_step_post_hook(stepped)
@@ -329,7 +338,6 @@ class watch_forward:  # it must remember which call is the outermost
     def _begins(self, module: Any, args: object) -> None:  # torch's signature
         if self._inner is not None:
             return
-        skip_own_code()
         self._outer.remove()
         self._inner = module
         if getattr(module, "_compiled_call_impl", None) is None:
@@ -374,19 +382,3 @@ class watch_forward:  # it must remember which call is the outermost
 def _keep_uncompiled(*functions: Any) -> None:  # functions and bound methods alike
     for function in functions:
         getattr(function, "__func__", function)._torchdynamo_disable = True
-
-
-_OWN_CODE = ("diagnose.capture", "diagnose.model")  # that hooks call; remedies are to be compiled
-_told: list[ModuleType] = []  # the compiler's rules that know it
-
-
-def skip_own_code() -> None:
-    """Tell the compiler, once it is imported, to run what hooks call as it is."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None and rules not in _told and hasattr(rules, "add"):
-        _told.append(rules)
-        for name in _OWN_CODE:
-            rules.add(name)
-
-
-_keep_uncompiled(skip_own_code)

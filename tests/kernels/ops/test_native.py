@@ -255,7 +255,7 @@ def test_a_library_that_is_not_as_it_was_built_is_built_again(stand_in, content)
 def test_a_cache_that_others_can_write_is_not_loaded_from(stand_in, what):
     library = native.build()
     (library if what == "library" else library.parent).chmod(0o777)
-    with pytest.warns(UserWarning, match=r"built for this process alone: Other users can write .* \(mode 0777\)"):
+    with pytest.warns(UserWarning, match=r"built for this process only: Other users can write .* \(mode 0777\)"):
         other = native.build()
     assert other.parent != library.parent
     assert other.parent.stat().st_mode & 0o777 == 0o700
