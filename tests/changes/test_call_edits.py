@@ -90,12 +90,14 @@ LINES = ["import x", "d = Adam(netD.parameters(), lr=lr)", "g = Adam(netG.parame
 FIRST, SECOND = call(2, 4, LINES[1][4:]), call(3, 4, LINES[2][4:])
 
 
-@pytest.mark.parametrize(("text", "named"), [("optim.Adam(p, lr)", []), ("kinds.of(p, lr)", ["kinds.of may stand"])])
+@pytest.mark.parametrize(
+    ("text", "named"), [("optim.Adam(p, lr)", []), ("kinds.of(p, lr)", ["kinds.of may be another class"])]
+)
 def test_a_call_through_a_variable_may_make_other_classes(text, named):
     record = call(2, 4, text)
     record["lines"] = [LINES[0], f"d = {text}", LINES[2]]
     edit = edited(call_of(record), {"fused": True})
-    assert [clause[: len("kinds.of may stand")] for clause in other_classes_of([edit])] == named
+    assert [clause[: len("kinds.of may be another class")] for clause in other_classes_of([edit])] == named
 
 
 def test_the_calls_of_two_optimizers_are_one_diff_that_git_applies(tmp_path):

@@ -41,7 +41,7 @@ def test_a_loader_gets_the_batch_size_that_is_known_and_none_that_is_not():
     assert "batch_size=32, num_workers=2" in p.after
     (p,) = advised("data-stall", TRAINING, facts=LOADING)
     assert "batch_size" not in p.before + p.after
-    assert p.after.startswith("DataLoader(dataset, num_workers=2, persistent_workers=True, pin_memory=True)   # beside")
+    assert p.after.startswith("DataLoader(dataset, num_workers=2, persistent_workers=True, pin_memory=True)   # and")
 
 
 @pytest.mark.parametrize(("iterable", "workers"), [(False, 2), (True, 1)])

@@ -86,7 +86,7 @@ def test_what_leads_from_the_model_to_the_loss_runs_under_autocast(edit):
     [
         (("out = wrapped(x)", "with torch.autocast('cpu'): out = wrapped(x)"), "uses autocast itself"),
         (("import torch\n", "import torch as t\n"), "does not import torch by that name"),
-        (("    loss.backward()", "    wrapped(x).sum().backward()"), "stand in one statement"),
+        (("    loss.backward()", "    wrapped(x).sum().backward()"), "are in one statement"),
         (("    loss.backward()", "    backward(loss)"), "no loss.backward() follows"),
         (("    out = wrapped(x)", "    out = x * 2"), "no loss.backward() follows"),
         (("total,", "scaler = torch.amp.GradScaler('cpu'); total,"), "scales its loss already"),

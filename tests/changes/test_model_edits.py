@@ -27,7 +27,7 @@ def test_it_is_compiled_once_it_is_made(made, added):
     [
         ("net = torch.compile(Net())\n", "the script compiles already"),
         ("net = DDP(Net())\n", "the script wraps its model (DDP), and the order of both is its author's"),
-        ("net = Net()\nb = torch.optim.SGD(other.parameters())\n", "which of the script's modules is the model only"),
+        ("net = Net()\nb = torch.optim.SGD(other.parameters())\n", "which of the script's modules is the model is"),
         ("net = Net() if small else Other()\n", "net is not made by one call at one place of the script"),
         ("if small:\n    net = A()\nelse:\n    net = B()\n", "net is not made by one call at one place of the script"),
         ("net = nn.Sequential()\ntorch.save(net.state_dict(), path)\n", "model.compile() compiles none of torch's own"),

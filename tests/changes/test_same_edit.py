@@ -104,11 +104,12 @@ def test_the_places_of_arguments_are_those_of_this_torch(name):
     owners = {
         "DataLoader": DataLoader,
         "DDP": DistributedDataParallel,
+        "torch.compile": torch.compile,
         "set_detect_anomaly": torch.autograd.set_detect_anomaly,
     }
     for of in edit.of:
         owner = owners.get(of) or getattr(torch.optim, of, DistributedDataParallel)
-        known = inspect.signature(owner.__init__).parameters
+        known = inspect.signature(owner.__init__ if isinstance(owner, type) else owner).parameters
         assert tuple(known)[1 : 1 + len(edit.parameters)] == edit.parameters
         assert {*edit.given, *edit.optional} <= {*known}
 

@@ -180,7 +180,7 @@ def another_device():
         (many_passes, "LBFGS computes gradients several times"),
         (many_losses, "something else than one scalar loss"),
         (no_optimizer, "no optimizer of torch's kind"),
-        (a_scaler, "GradScaler of its own"),
+        (a_scaler, "with its own GradScaler"),
         (autocast, "runs under autocast already"),
         (half_weights, "are fp16 themselves"),
         (another_device, "it is on meta"),

@@ -98,7 +98,7 @@ def test_a_call_without_arguments_and_a_file_without_a_last_newline(script, tmp_
 
 def test_no_python_is_a_sentence(script, tmp_path):
     script.write_text("def (:\n")
-    with pytest.raises(UsageError, match="no Python that can be parsed"):
+    with pytest.raises(UsageError, match="cannot be parsed as Python"):
         write_patch(Edits(script), ("allow-tf32",), tmp_path / "fix.patch")
 
 

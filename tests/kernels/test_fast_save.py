@@ -191,7 +191,7 @@ def test_nothing_is_overwritten(model, tmp_path):
     [
         ({}, "got no tensors"),
         ({"epoch": 3}, "'epoch' is a int, and safetensors files hold tensors only"),
-        ({3: torch.ones(1)}, "by their names, and 3 is none"),
+        ({3: torch.ones(1)}, "by their names, and 3 is not a name"),
         ({"w": torch.ones(1, device="meta")}, "'w' is on the meta device"),
         ({"w": torch.ones(2, 2).to_sparse()}, "'w' is of torch.sparse_coo"),
         ({"w": torch.ones(1, dtype=torch.complex128)}, "'w' is of torch.complex128"),

@@ -15,15 +15,15 @@ def capture(recording):
 
 def test_they_run_once_for_both_windows_and_for_the_steps_without_the_profiler(capture, monkeypatch):
     seen, analyse = [], dataflow.analyse
-    monkeypatch.setattr(dataflow, "analyse", lambda flow: seen.append(flow) or analyse(flow))
+    monkeypatch.setattr(dataflow, "analyse", lambda *flows: seen.append(flows) or analyse(*flows))
     found = analyze_rank(capture)
-    assert seen == [capture.dataflow]
+    assert seen == [(capture.dataflow, capture.long_step)]
     assert capture.attribution is not None
     assert "dead-work" in [finding.rule for finding in found.findings]
 
 
 def test_a_fault_in_them_is_a_note(capture, monkeypatch):
-    def fails(_flow):
+    def fails(*_flows):
         raise ZeroDivisionError
 
     monkeypatch.delenv("DIAGNOSE_DEBUG")

@@ -179,7 +179,7 @@ def test_steps_that_are_long_now_and_then_are_a_part_of_every_step_of_the_waterf
     Without Python 474.5 to 505.5 are left. What a bound saves may be the same time: at most both are saved.
     """
     found = [finding("python-stall", 290), finding("periodic-stall", 300)]
-    rare = replace(prescription("periodic-stall", 100, 200), predicted_step_ns=650_000)
+    rare = replace(prescription("periodic-stall", 100, 200), predicted_step_ns=650_000, mean_step_ns=800_000)
     replayed = replay_savings(stalled, found, [prescription("python-stall", 290, 290), rare], 300_000)
     steps = waterfall(stalled, found, replayed, 300_000, combine=True)
     assert [f.step_ns for f in steps.forecasts] == pytest.approx([800_000, 490_000, 390_000])

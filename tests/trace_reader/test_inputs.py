@@ -84,7 +84,7 @@ def test_what_a_pattern_matches_and_cannot_be_opened_is_named_and_the_rest_is_re
 
 def test_a_folder_of_nothing_but_broken_links(tmp_path):
     (tmp_path / "rank0.json").symlink_to("rank0.json")
-    with pytest.raises(InputError, match=r"rank0\.json is a link that leads to no file, and was left out\. Mend"):
+    with pytest.raises(InputError, match=r"rank0\.json is a broken link, and was left out\. Repair"):
         open_captures([tmp_path])
 
 
