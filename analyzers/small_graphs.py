@@ -1,8 +1,8 @@
 """Compiled functions are so small that calling them takes longer than what they compute.
 
 What it looks for
-    Several calls of compiled graphs a step, without a graph break. Looking up and entering the graphs takes longer than
-    the operators in them. Threshold: 5% of the step.
+    On the CPU, several calls of compiled graphs per step, without a graph break. Looking up and entering the graphs
+    takes longer than the operators in them. Threshold: 5% of the step.
 
 Why it costs
     Each call checks guards and passes wrappers in Python and in the backward pass, 50–500 µs. A helper of a few small
@@ -25,7 +25,7 @@ from diagnose.analyzers.common.compiled_graphs import entering_and_computing, gr
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total
+from diagnose.model.intervals import EMPTY, Intervals, total
 from diagnose.model.records import CompilationRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -56,9 +56,9 @@ MIN_ENTERING_SHARE = 0.05
 MIN_GRAPHS = 2.0  # calls a step: one graph around the step is what this asks for
 
 
-def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle time while small graphs are entered."""
-    return intersect(claim_host(t, left), t.gaps.host_part())
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim nothing: if a device computes, the host's time does not show what graphs compute."""
+    return EMPTY
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
