@@ -106,14 +106,18 @@ def count(markdown: str) -> Counts:
     """Count the turns and the sentences of a page."""
     shown = CODE.sub(" code ", markdown)
     shown = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", shown)
-    turns = Counter(list(TURNS)[int((match.lastgroup or "t0")[1:])] for match in SPOKEN.finditer(shown))
     spoken = list(sentences(shown))
     return Counts(
         words=sum(len(one.split()) for one in spoken),
         sentences=len(spoken),
-        turns=turns,
+        turns=turns_in(shown),
         long=[one for one in spoken if len(one.split()) > MAX_WORDS],
     )
+
+
+def turns_in(shown: str) -> Counter[str]:
+    """Count the turns of a text without code."""
+    return Counter(list(TURNS)[int((match.lastgroup or "t0")[1:])] for match in SPOKEN.finditer(shown))
 
 
 def count_strings(folder: Path) -> Counts:
@@ -123,9 +127,8 @@ def count_strings(folder: Path) -> Counts:
         if any(each.is_symlink() for each in path.parents):
             continue
         for string in strings(ast.parse(path.read_text(encoding="utf-8"))):
-            one = count(NOT_PROSE.sub("", string))
-            words += len(string.split())
-            turns += one.turns
+            words += _num_words(string)
+            turns += turns_in(CODE.sub(" code ", NOT_PROSE.sub("", string)))
     return Counts(words, words, turns, [])
 
 

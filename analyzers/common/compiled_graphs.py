@@ -1,4 +1,4 @@
-"""What calling compiled graphs costs beside what they compute: guards, wrappers, a node of autograd."""
+"""What calling compiled graphs costs besides what they compute: guards, wrappers, a node of autograd."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ MAX_WHOLE_BYTES = 1 << 16  # of a tensor of integers, or of a square one, that i
 _UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # that all devices can index
 
 
-ROUNDING_BITS = 16  # of a mantissa that have to be those of 1: sums of thousands of numbers leave these alone
+ROUNDING_BITS = 16  # of a mantissa that have to be those of 1: sums of thousands of numbers do not change these
 
 
 class Fetched(NamedTuple):

@@ -1,7 +1,7 @@
 """What a call of host code is given: which callable, how large its operands are, and whether they change between calls.
 
 Contents are compared by checksums of their parts, so that a store in which few elements change is told from one that
-is made anew. What has no content to compare, such as a file or a table of pandas, is compared by its identity.
+is replaced. What has no content to compare, such as a file or a table of pandas, is compared by its identity.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def size_of(value: Any) -> int:
         size = 1 if shape else 0
         for each in shape[:1] if type(value).__module__.startswith("pandas") else shape:
             size *= int(each)
-    except Exception:  # a type of somebody's own may answer in any way
+    except Exception:  # a type of the script may answer in any way
         return 0
     return size
 

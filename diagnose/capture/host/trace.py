@@ -32,7 +32,6 @@ class HostTrace:
         self._left = MAX_EVENTS
         self._outer: list[FrameType] = []
         self._is_on = False
-        self._num_steps = 0
 
     def start(self) -> None:
         """Begin, at a step boundary."""
@@ -49,8 +48,7 @@ class HostTrace:
 
     def end_step(self) -> None:
         """Take notice that a step is over."""
-        self._num_steps += 1
-        self._calls.step = self._num_steps
+        self._calls.step += 1
 
     def stop(self) -> HostRecord:
         """End, and return what was seen in whole steps."""
@@ -68,7 +66,8 @@ class HostTrace:
                 frame.f_locals.clear()
         self._outer.clear()
         self._open.clear()
-        return HostRecord(steps=self._num_steps, calls=self._calls.records()) if self._num_steps else HostRecord()
+        steps = self._calls.step
+        return HostRecord(steps=steps, calls=self._calls.records()) if steps else HostRecord()
 
     def _points_in(self, code: CodeType) -> Points:
         known = self._points.get(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -64,10 +65,8 @@ class ModuleHooks:
     def _noting(self, register: Any) -> Callable[..., Any]:
         def noted_register(module: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
             handle = register(module, hook, *args, **kwargs)
-            try:
+            with contextlib.suppress(Exception):  # a class of the script's own
                 self._note(hook, handle)
-            except Exception:  # a class of the script's own
-                return handle
             return handle
 
         return noted_register
