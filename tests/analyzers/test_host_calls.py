@@ -233,7 +233,7 @@ def test_what_a_type_was_seen_to_be_lets_more_be_written(tmp_path, of, types):
     ("seen", "title"),
     [
         (call("x in names", "builtins.list in", operand("names")), "Keep a set or a dict of names, and look up in it"),
-        (call("labels == c", "numpy.ndarray compared", operand("labels")), "Group the rows of labels once, and take"),
+        (call("labels == c", "numpy.ndarray compared", operand("labels")), "Group labels by its values once, and take"),
         (call("np.std(seen)", "numpy.std", operand("seen", **FEW)), "Keep the result of np.std(seen) up to date when"),
         (call("np.std(seen)", "numpy.std", operand("seen")), "Keep the result of np.std(seen) instead of computing"),
         (call("np.setdiff1d(x, seen)", "numpy.setdiff1d", operand("seen")), "Sort seen once, and look the values up"),

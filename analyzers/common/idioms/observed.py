@@ -30,7 +30,7 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             title = f"Keep a set or a dict of {name}, and look up in it instead of going through all of it"
             needs = "items that can be hashed"
         case "rows":
-            title = f"Group the rows of {name} once, and take each group by its value"
+            title = f"Group {name} by its values once, and take each group by its value"
             needs = "the places of the rows of each value, kept"
         case "weights":
             title, needs = "Add up the weights once, and look each draw up", "8 bytes for each weight"
@@ -42,7 +42,7 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             title, needs = f"Keep one copy of {name}, and copy its values into it", "a copy that is not held elsewhere"
         case "result" if found.operand.same or found.operand.same_in_step:
             title, needs = f"Keep the result of {called} instead of computing it again", ""
-            edits = _kept(source, found)
+            edits = _kept(source, found) if isinstance(found.node, ast.Call) else ()
         case _:
             title = f"Keep the result of {called} up to date when {name} changes, instead of going through all of it"
             condition, needs = "", f"an update wherever {name} is written"
