@@ -184,7 +184,9 @@ def test_low_trust_takes_the_place_of_the_actions(forms):
 def test_the_reason_to_record_again_is_repeated_only_where_the_headline_shortens_it(forms):
     d = replace(forms["gaps"], record_again="The file is cut off: copy or record it again.")
     text = Page(render(d)).text
-    assert "Record again first: the file is cut off The file is cut off: copy or record it again. This recording" in text
+    assert (
+        "Record again first: the file is cut off The file is cut off: copy or record it again. This recording" in text
+    )
     assert "diagnose trace --quick train.py --epochs 1" in text
     again = replace(d, record_again="graphs ran whose work is not in the file")
     assert "Record again first: graphs ran whose work is not in the file This recording" in Page(render(again)).text

@@ -11,8 +11,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from diagnose.capture.host.calls import HostCalls, Place
-from diagnose.capture.host.results import HostResults
 from diagnose.capture.host.expressions import Points, points_of, seen_at
+from diagnose.capture.host.results import HostResults
 from diagnose.model.records import HostRecord
 
 MAX_EVENTS = 200_000  # lines and instructions, each of which takes one or two microseconds
