@@ -4,8 +4,7 @@ What it looks for
     Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
     numbers. Zeros around blocks that are written, diagonal matrices, and what is normalized already. Also rows that are
     multiplied by zero, masked scores, unread results, searches through what never changes. Sorts, gathers and resizes
-    that return their argument, and dense
-    gradients of embedding tables. Threshold: 3% of the step.
+    that return their argument, and dense gradients of embedding tables. Threshold: 3% of the step.
 
 Why it costs
     Zeros take as long as other numbers. On a CPU, subnormal numbers take far longer.
@@ -225,7 +224,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "unread": f"{share} of the result ({shape}) of {used} is not read.",
             "normalized": f"The values ({shape}){made} that {used} normalizes are normalized already, in each step.",
             "returned": f"The result of {used} equals its argument ({shape}){made} in each step.",
-            "searched": f"The {shape} values{made} never change. {used} compares all of them, and {share} are not used.",
+            "searched": f"The {shape} values{made} never change. {used} compares all, and {share} are not used.",
             "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
         }
         known: dict[Kind, Facts] = {
