@@ -140,8 +140,8 @@ HOST_STATE_RULES = tuple(rule for rule in STATE_RULES if rule.META.host_order is
 RUN_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("run"))
 RANK_RULES = tuple(cast("RankAnalyzer", rule) for rule in _of_kind("rank"))
 LEGENDS: Mapping[str, Legend] = {
-    WORK: Legend("the host computed inside operators", "#5b7fa6"),
-    OUTSIDE: Legend("Python or unknown between operators", "#868e96"),
+    WORK: Legend("work in operators", "#5b7fa6"),
+    OUTSIDE: Legend("between operators: Python, or unknown", "#868e96"),
     **{rule.META.id: rule.META.legend for rule in RULES if rule.META.legend.label},
 }
 HOST_LEGENDS: Mapping[str, Legend] = {

@@ -102,7 +102,7 @@ def _enlarged(flow: Flow) -> Iterator[Avoidable]:
             f"The linear layer at {at(one.map_line)} multiplies {one.num_rows:,} rows, which {at(one.enlarging_line)} "
             f"{makes} from the content of {one.fewer:,}."
         )
-        title, lines = "A linear layer multiplies an enlarged input", (one.enlarging_line, one.map_line)
+        title, lines = "A linear map works on an input that was enlarged", (one.enlarging_line, one.map_line)
         yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable)
 
 

@@ -39,7 +39,7 @@ META = RuleMeta(
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield the operators that compute in a wide type; half of their bytes, and of their time, can be avoided."""
     for one in flow.found.too_wide:
-        title = "Operators compute in float64, as weights or a state do"
+        title = "Operators compute in float64 because weights or buffers are float64"
         if one.is_certain:
             title = f"Operators compute in {one.kind} what comes in and goes out in fewer bits"
         end = f"; {at(one.use_line)} makes the result narrow again." if one.use_line is not None else "."

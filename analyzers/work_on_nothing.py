@@ -3,8 +3,8 @@
 What it looks for
     Contents of tensors that make work needless: one-hot rows, 90% zeros or more, padding, ignored targets, subnormal
     numbers. Zeros around blocks that are written, diagonal matrices, and what is normalized already. Also rows that are
-    multiplied by zero, masked scores, unread results, sorts, gathers and resizes that return their argument, and dense
-    gradients of embedding tables. Threshold: 3% of the step.
+    multiplied by zero, masked scores, unread results, searches through what never changes. Sorts, gathers and resizes
+    that return their argument, and dense gradients of embedding tables. Threshold: 3% of the step.
 
 Why it costs
     Zeros take as long as other numbers. On a CPU, subnormal numbers take far longer.
@@ -48,6 +48,7 @@ META = RuleMeta(
         "index-lookup",
         "multiply-blocks",
         "keep-diagonal",
+        "search-once",
         "leave-out-call",
         "trim-padding",
         "gather-labelled-rows",
@@ -113,6 +114,18 @@ posterior = Independent(Normal(mean, variance.sqrt()), 1)  # of torch.distributi
         needs="matrices that stay diagonal in all steps",
         when=of_kind("diagonal"),
         least=0.6,  # what remains is called as often
+    ),
+    Advice(
+        id="search-once",
+        title="Sort or group the values once, before the steps, and look up the few{there}",
+        numerics=rounding("what is selected comes in another order, in which sums may add it"),
+        before="hit = wanted[edges.target].nonzero().squeeze(1)   # of all edges",
+        after="""order = edges.target.argsort(stable=True)   # once, before the steps
+first = torch.searchsorted(edges.target[order], torch.arange(len(wanted) + 1))
+hit = torch.cat([order[first[n] : first[n + 1]] for n in nodes.tolist()])""",
+        needs="values that stay the same in all steps",
+        when=of_kind("searched"),
+        least=0.6,  # looking up takes a call for each value
     ),
     Advice(
         id="leave-out-call",
@@ -182,6 +195,7 @@ _TITLES: dict[Kind, str] = {
     "unread": "Operators compute results that are mostly not read",
     "normalized": "Values are normalized that are normalized already",
     "returned": "Operators return what they are given",
+    "searched": "Operators search all of a tensor that never changes for a few values",
     "untouched rows": "Gradients of embedding tables are dense, and all rows are updated",
 }
 
@@ -210,6 +224,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             "unread": f"{share} of the result ({shape}) of {used} is not read.",
             "normalized": f"The values ({shape}){made} that {used} normalizes are normalized already, in each step.",
             "returned": f"The result of {used} equals its argument ({shape}){made} in each step.",
+            "searched": f"The {shape} values{made} never change. {used} compares all, and {share} are not used.",
             "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
         }
         known: dict[Kind, Facts] = {

@@ -36,12 +36,7 @@ def saving(p: Prediction) -> str:
     """Return what a change saves; of a wide range the most."""
     if not p.is_promise:
         return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=duration(p.most_ns))
-    words = "saves {time} per step" if p.has_steps else "saves {time}"
-    if p.saves_elsewhere:
-        words = "saves {time} ({part} of this finding, {rest} elsewhere)"
-        words = "saves {time} per step ({part} of this finding, {rest} elsewhere)" if p.has_steps else words
-    part = p.part_ns or p.saves_ns
-    return tr(words, time=duration(p.saves_ns), part=duration(part), rest=duration(abs(p.saves_ns - part)))
+    return tr("saves {time} per step" if p.has_steps else "saves {time}", time=duration(p.saves_ns))
 
 
 def unpredicted(p: Prescription) -> str:

@@ -52,7 +52,7 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
     """Yield the headline, the bars, the actions or the command to record again, and what limits them."""
     yield Text.assemble((said(a.pill), TONES[a.tone]), "  ", (unbroken(one_line(said(a.headline))), "bold"))
     if a.record_again:
-        words = tr("No recommendations: the trace may not be representative. Record again with:")
+        words = tr("This recording cannot show what limits usual steps. Record again with:")
         yield Padding(Text(words, "yellow"), (1, 0, 0, 2))
         yield command("  $ ", a.command)
     else:
@@ -65,13 +65,14 @@ def first_screen(a: Answer, layout: Layout, form: Form) -> Iterator[RenderableTy
             yield Padding(Text(said(a.no_change) + after, "yellow"), (1, 0, 0, 2))
             yield from [command("  $ ", a.next_command)] if a.next_command else []
             yield from [note(others, "yellow")] if others and a.next_command else []
+        yield from _cautions(a, form) if a.warns_first else ()
         yield from _cards(a, layout, form)
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
     if a.to_try is not None and not (form.is_brief and a.cards):
         yield Padding(Text(one_line(said(a.to_try))), (a.checked is None, 0, 0, 2))
         yield command("  >>> " if a.try_command.startswith("diagnose.") else "  $ ", a.try_command)
-    yield from _cautions(a, form)
+    yield from () if a.warns_first else _cautions(a, form)
     if form.has_gap:
         yield Text("")
 
@@ -150,7 +151,6 @@ def _card(card: Card, a: Answer, number: int, *, is_brief: bool) -> Iterator[Ren
     yield Text(one_line(p.title), "bold")
     saves = Text(f"{tr('rank {num}', num=card.rank)}  " if card.rank is not None else "")
     if card.where is not None and (at := line_of(card.where)):
-        saves.append("" if card.where.file else tr("in "))
         saves.append(one_line(at), place_style(card.where)).append("  ")
     if found is not None and a.now_ns > 0:
         saves.append(tr("predicted: ") if trial is not None else "", "dim")

@@ -41,6 +41,7 @@ _PLACES = ("builtins.int", "builtins.str", "numpy.int64", "numpy.int32")
 _LISTS = ("builtins.list", "builtins.tuple", "collections.deque")
 _SETS = ("isin", "in1d", "setdiff1d", "intersect1d")
 _ROWS = ("DataFrame.iloc", "DataFrame.loc", "_iLocIndexer", "_LocIndexer")
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _GENERATORS = ("numpy.Generator", "numpy.RandomState")
 
 _TABLE: Mapping[str, tuple[Way, int | str]] = {
@@ -101,7 +102,21 @@ def observed_at(t: Tables, file: str, line: int) -> GoneThrough | None:
             around = sum(each.ns for each in mine if call.text in each.text)
             if around >= MIN_LINE_SHARE * total and (found := gone_through(call, steps)) is not None:
                 return found
-    return None
+    return _same_result(t, file, line)
+
+
+def _same_result(t: Tables, file: str, line: int) -> GoneThrough | None:
+    """Return that the function around a line gives the same each time, the innermost one that does."""
+    around = [r for r in t.capture.known.host.same_results if r.file == file and r.line <= line <= r.last_line]
+    found = max(around, key=lambda each: each.line, default=None)
+    if found is None or found.size < MIN_ELEMENTS:
+        return None
+    name, size = found.function, f"{found.size:,}"
+    text = f"{name} gave the same {size} elements in the {found.looks} calls that were compared."
+    operand = OperandRecord(text=f"what {name} reads", size=found.size, looks=found.looks, is_kept=True, same=True)
+    call = HostCallRecord(file=file, line=found.line, function=name, text=name, looks=found.looks)
+    title = f"{name} gives the same {size} elements each time"
+    return GoneThrough(call, ast.Name(name), "result", operand, title, text)
 
 
 def gone_through(call: HostCallRecord, steps: int = 0) -> GoneThrough | None:
@@ -113,7 +128,9 @@ def gone_through(call: HostCallRecord, steps: int = 0) -> GoneThrough | None:
     """
     node = _parsed(call.text)
     way, role = _TABLE.get(call.name, ("result", ""))
-    if isinstance(node, ast.Subscript) and any(isinstance(each, ast.Compare) for each in ast.walk(node.slice)):
+    if isinstance(node, _COMPREHENSIONS) and any(isinstance(each, ast.Compare) for each in node.generators[0].ifs):
+        way, role = "rows", _OWNER  # of a list, those that a comparison selects
+    elif isinstance(node, ast.Subscript) and any(isinstance(each, ast.Compare) for each in ast.walk(node.slice)):
         way, role = _TABLE.get(call.name.replace("[]", " compared"), ("result", ""))  # rows that a comparison selects
     known = {each.text: each for each in call.operands}
     operand = _operand(node, role, known) if node is not None and role != "" else None
@@ -199,6 +216,8 @@ def _operand(node: ast.expr, role: int | str, known: Mapping[str, OperandRecord]
         case ast.Subscript(value=held):
             owner = held.value if isinstance(held, ast.Attribute) else held
             return known.get(ast.unparse(held)) or known.get(ast.unparse(owner))
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return next(iter(known.values()), None)
         case ast.Call(func=function, args=args, keywords=keywords):
             given: ast.expr | None = next((each.value for each in keywords if each.arg == role), None)
             if role == _OWNER and isinstance(function, ast.Attribute):
@@ -211,6 +230,8 @@ def _operand(node: ast.expr, role: int | str, known: Mapping[str, OperandRecord]
 
 def _short(node: ast.expr) -> str:
     """Return what is called, as the script has it; of a comparison all of it."""
+    if isinstance(node, _COMPREHENSIONS):
+        return "a comprehension"
     return f"{ast.unparse(node.func)}()" if isinstance(node, ast.Call) else ast.unparse(node)
 
 

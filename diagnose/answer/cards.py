@@ -12,7 +12,6 @@ from diagnose.model.diagnosis import MAX_RANGE, Diagnosis, Forecast, Prescriptio
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
 from diagnose.model.statistics import leaning, shows_no_difference
-from diagnose.text.numbers import duration
 
 MAX_CARDS = 3
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
@@ -113,17 +112,6 @@ class Prediction:
         return most if self.of_ns is None else min(most, self.of_ns)
 
     @property
-    def part_ns(self) -> float | None:
-        """Return what a step without its finding saves, None where that is the same number or changes come before."""
-        is_same = self.of_ns is None or duration(self.of_ns) == duration(self.saves_ns)
-        return None if is_same or self.behind or not self.is_promise else self.of_ns
-
-    @property
-    def saves_elsewhere(self) -> bool:
-        """Return whether it saves more than a step without its finding does."""
-        return self.part_ns is not None and self.saves_ns > self.part_ns
-
-    @property
     def is_narrow(self) -> bool:
         """Return whether the step afterwards can be stated."""
         return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
@@ -141,7 +129,7 @@ class Card:
     prescription: Prescription
     prediction: Prediction | None  # None where the recorded steps do not show what it saves
     finding: int | None  # number of its finding in the report, from 1
-    where: Where | None  # None if the title names the line
+    where: Where | None  # None if no line is known or the title names it
     trial: Trial | None  # of it alone
     rank: int | None = None  # the one that it is for: the others wait for it
 
@@ -281,8 +269,8 @@ def late_rank(d: Diagnosis) -> int | None:
 def _card(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Card:
     numbered = [(i, f) for i, f in enumerate(d.findings, 1) if f.rule == p.rule][:1]
     places = [*p.edits, *(w for _, f in numbered for w in f.where)]
-    where = next((w for w in places if w.file), next(iter(places), None))
-    if where is not None and where.file and f"{where.file.rpartition('/')[2]}:{where.line}" in p.title:
+    where = next((w for w in places if w.file), None)
+    if where is not None and f"{(where.file or '').rpartition('/')[2]}:{where.line}" in p.title:
         where = None
     of_late = p.rule == d.dominant and (p.rule == LATE_RANKS or (d.job is not None and d.job.late_ranks))
     rank = late_rank(d) if of_late else None

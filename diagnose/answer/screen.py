@@ -88,6 +88,11 @@ class Answer:
         return self.record_again is None and not self.is_limited
 
     @property
+    def warns_first(self) -> bool:
+        """Return whether what to do about the recording comes before the changes."""
+        return self.record_again is None and self.is_limited
+
+    @property
     def factor(self) -> tuple[float, float, float] | None:
         """Return how many times faster the step becomes: least, predicted, most (infinity if nothing known limits it).
 
@@ -260,14 +265,11 @@ def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
 
 def _overloaded(d: Diagnosis) -> Iterator[Words]:
     if d.cpu_wait >= 0.2:  # of the watched time
-        words = (
-            "CPU overloaded: the training thread was ready but not running {share} of the time. Times and savings are "
-            "those of the busy machine."
-        )
+        words = "CPU overloaded: training waited for a core {share} of the time, which all times and savings include."
         if d.cpu_wait >= MAX_ESTIMATE:
             words = (
-                "CPU overloaded: the training thread was ready but not running {share} of the time, so no predicted "
-                "step is shown. Record again on an idle machine."
+                "CPU overloaded: training waited for a core {share} of the time, so no predicted step is shown. "
+                "Record again on an idle machine."
             )
         yield Words(words, {"share": percent(d.cpu_wait, 0)})
 
@@ -300,15 +302,9 @@ def _unstable(p: PlainSteps | None) -> Iterator[Words]:
     """State that steps without the profiler differ before and after the recorded ones."""
     if p is None or p.agree:
         return
-    words = (
-        "Unstable timing: {before} before, {during} during, {after} after the recording. Run again on an idle machine."
-    )
-    if p.before_ns is None:
-        words = "Unstable timing: {during} during, {after} after the recording. Run again on an idle machine."
-    elif p.after_ns is None:
-        words = "Unstable timing: {before} before, {during} during the recording. Run again on an idle machine."
-    each = {"before": p.before_ns, "during": p.recorded_ns, "after": p.after_ns}
-    yield Words(words, {name: duration(ns) for name, ns in each.items()})
+    each = [ns for ns in (p.before_ns, p.recorded_ns, p.after_ns) if ns is not None]
+    words = "Unstable timing: steps took {low} to {high} within this run. Record again on an idle machine."
+    yield Words(words, {"low": duration(min(each)), "high": duration(max(each))})
 
 
 def _off_trial(d: Diagnosis) -> Iterator[Words]:
@@ -438,8 +434,8 @@ def _of_step(d: Diagnosis, start: Words) -> Words:
     return _first(
         (is_full and mfu, Words("{start}: the GPU is busy {share} of {whole}, MFU {mfu}", busy)),
         (is_full, Words("{start}: the GPU is busy {share} of {whole}", busy)),
-        (d.ignored, Words("{start}: the GPU idles {share} of {whole}, not avoidably otherwise", idle)),
-        (True, Words("{start}: the GPU idles {share} of {whole}, not avoidably", idle)),
+        (d.ignored, Words("{start}: the GPU idles {share} of {whole}, no more avoidable", idle)),
+        (True, Words("{start}: the GPU idles {share} of {whole}, none avoidable", idle)),
     )
 
 
@@ -462,8 +458,8 @@ def _of_host_step(d: Diagnosis, start: Words) -> Words:
             cause == UNEXPLAINED_HOST,
             Words("{start}: the recording shows no cause for {share} of the {step} step", values),
         ),
-        (cause == WORK and d.unseen, Words("{start}: operators compute {share} of the {step} step", values)),
-        (cause == WORK, Words("{start}: operators compute {share} of the {step} step, needed or not", values)),
+        (cause == WORK and d.unseen, Words("{start}: operators take {share} of the {step} step", values)),
+        (cause == WORK, Words("{start}: operators take {share} of the {step} step, none of it known waste", values)),
         (d.unseen, Words("{start}: {share} of the {step} step lies between operators", values)),
         (True, Words("{start}: {share} of the {step} step lies between operators, cause not recorded", values)),
     )
@@ -507,7 +503,7 @@ def _checked(d: Diagnosis) -> Words | None:
     """Return how many rules found everything in order, and what the others lack, None if none was applied."""
     if not d.checked:
         return None
-    values: dict[str, object] = {"num": len(d.checked), "found": "", "missing": "", "again": ""}
+    values: dict[str, object] = {"num": len(d.checked), "found": "", "missing": ""}
     for first in d.findings[:1]:
         if first.worth_ns >= MIN_GAIN_SHARE * d.step_ns > 0:
             share, title = percent(worth_share(first, d.step_ns)), lower_first(one_line(first.title))
@@ -518,12 +514,11 @@ def _checked(d: Diagnosis) -> Words | None:
         lacking = {f"record{i}": Words(name) for i, (name, _) in enumerate(needed.most_common())}
         listed = Words(", ".join(f"{{{key}}}" for key in lacking), lacking)
         missing = {"num": len(d.not_checked), "listed": listed}
-        values["missing"] = Words(" {num} could not run (missing: {listed}).", missing)
-    if _lacking(d):
-        values["again"] = Words(
-            " To record what is missing: diagnose trace {script}", {"script": d.source.command or "train.py"}
-        )
-    return Words("{num} checks passed.{missing}{found}{again}", values)
+        words = " {num} could not run (missing: {listed})."
+        if not d.source.command:  # the trace was written by something else
+            words = " {num} more need a recording by diagnose trace: of {listed}."
+        values["missing"] = Words(words, missing)
+    return Words("{num} checks passed.{missing}{found}", values)
 
 
 # What stands below the headline.
@@ -596,18 +591,16 @@ def _pill(d: Diagnosis) -> tuple[str, str, Tone]:
 def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     """Return what the step consists of: what the GPU does, by families of kernels where it is full, and its idle time.
 
-    Without a device it is what the host does. Of a step that is long now and then, all but that is the usual step. The
-    causes of idle time stand elsewhere: a cause takes another time than a step without it saves.
+    Without a device it is what the answer's cause costs and the rest, without an answer what the host does. Of a step
+    that is long now and then, all but that is the usual step. The causes of idle time stand elsewhere: a cause takes
+    another time than a step without it saves.
     """
     p, rare, first = d.partition, _run_share(d) or 0.0, _answering(d)
-    if p is None:
-        # What a step without the answer's cause saves, as replayed, is about what it takes: one number for both.
-        saved = worth_share(first, d.step_ns) if first is not None else 0.0
-        usual = [
-            (_label(d, name), saved if name == d.dominant and abs(saved - share) < MIN_GAIN_SHARE else share)
-            for name, share in d.host_by_cause.items()
-        ]
-        is_sorted = True
+    saved = worth_share(first, d.step_ns) if p is None and first is not None and not rare else 0.0
+    if first is not None and saved:
+        usual, is_sorted = [(_label(d, first.rule), saved), ("everything else", 1 - saved)], False
+    elif p is None:
+        usual, is_sorted = [(_label(d, name), share) for name, share in d.host_by_cause.items()], True
     else:
         families = d.kernel_families if d.verdict == "kernel-bound" or d.dominant is None else {}
         computing = {{"copy": "copy kernels"}.get(name, name): share for name, share in families.items()}

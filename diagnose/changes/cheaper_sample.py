@@ -78,7 +78,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
 CHANGE = Change(
     id="cheaper-sample",
     title="Make the line of a sample cheaper that takes most of the loading",
-    numerics=identical("if the sample stays the same"),
+    numerics=identical("if the edit returns the same sample"),
     proposal=_proposal,
     applies=_applies,
     edits_expressions=True,

@@ -64,7 +64,7 @@ What to watch
     The averaged model must start as a copy of the model. Set `requires_grad` before the loop, not during training.
 """,
         title="Leave weights out that are not trained",
-        numerics=rounding("averages of frozen weights stay what they were, without rounding"),
+        numerics=rounding("averages of frozen weights are no longer rounded"),
         edit=STATEMENTS,
         proposal=_skip_frozen_proposal,
         applies=lambda _, finding: finding.facts.get("kind") == "unchanged",
@@ -82,7 +82,7 @@ What to watch
     change them. DistributedDataParallel needs `find_unused_parameters=True`.
 """,
         title="Leave the term out while its coefficient is 0",
-        numerics=identical("if the term is finite, and no parameter gets gradients from it only"),
+        numerics=identical("unless the term is infinite, or the only use of a parameter"),
         edit=STATEMENTS,
         proposal=_skip_zero_term_proposal,
         applies=lambda _, finding: finding.facts.get("kind") == "zero factor",

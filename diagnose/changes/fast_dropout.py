@@ -19,7 +19,7 @@ STATEMENT = "use_fast_dropout()"
 
 CHANGE = Change(
     id="fast-dropout",
-    title="Make masks of dropout of 16-bit numbers, four from one draw",
+    title="Use the faster dropout: one draw makes four mask values",
     numerics=redrawn("other elements are dropped, as many and as independent of each other"),
     proposal=Proposal(
         before="h = F.dropout(h, 0.5, self.training)   # or nn.Dropout(0.5)",

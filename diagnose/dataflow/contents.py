@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
 from diagnose.dataflow.ignored import ignored_rows
 from diagnose.dataflow.masked import masked_rows
+from diagnose.dataflow.searched import searches
 from diagnose.dataflow.structured import structured_zeros
 from diagnose.dataflow.unchanged import unchanged
 from diagnose.dataflow.unread import unread_results
@@ -43,6 +44,7 @@ Kind: TypeAlias = Literal[
     "untouched rows",
     "normalized",
     "returned",
+    "searched",
 ]
 
 _ROWS: tuple[Kind, ...] = ("masked rows", "ignored rows")
@@ -89,6 +91,7 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
         (_Part(kind, one.operator, one.share, one.value, one.share) for kind, each in without_effect for one in each),
         _triangles(graph, rows),
         _subnormal(graph, rows),
+        (_Part("searched", one.operator, one.left, one.value, one.left) for one in searches(graph, rows)),
         (
             _Part("sorted" if one.is_sort else "unread", one.operator, one.avoidable, one.value, one.unread)
             for one in unread_results(graph, rows)
@@ -298,5 +301,6 @@ def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:
         dtype=value.dtype,
         extent=main.extent,
         is_certain=value.is_exact
-        or kind in ("one-hot", "blocks", "diagonal", "padding", "triangle", "sorted", "unread", "normalized"),
+        or kind
+        in ("one-hot", "blocks", "diagonal", "padding", "triangle", "sorted", "unread", "normalized", "searched"),
     )

@@ -441,11 +441,23 @@ class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     operands: tuple[OperandRecord, ...] = ()
 
 
+class HostResultRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function with hot lines whose result was the same in each call that was looked at, over several steps."""
+
+    file: str
+    line: Count  # of its definition
+    last_line: Count
+    function: str
+    looks: Count = 0
+    size: Count = 0  # elements of the result
+
+
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the calls of host code on the hot lines of some steps were given."""
 
     steps: Count = 0
     calls: tuple[HostCallRecord, ...] = ()  # the one that took most first
+    same_results: tuple[HostResultRecord, ...] = ()
 
 
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -44,7 +44,7 @@ def test_a_convolution_of_single_pixels_after_an_interpolation(recording):
         return t.op("convolution", large, weights, shape=(1, 2, 8, 8), line=3, ns=100)
 
     (finding,) = equal_rows.find(tables(recording, steps(operators)))
-    assert finding.title == "A linear layer multiplies an enlarged input"
+    assert finding.title == "A linear map works on an input that was enlarged"
     assert finding.facts["kind"] == "interpolated"
     assert [place.line for place in finding.where] == [2, 3]
     assert finding.evidence[-1] == (

@@ -14,7 +14,14 @@ from diagnose.capture.record.source_lines import SourceLines
 from diagnose.changes.edits.statement_edits import rewritten
 from diagnose.model.assignments import Binding
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.records import ExpressionRecord, HostCallRecord, HostRecord, LoadedRecord, OperandRecord
+from diagnose.model.records import (
+    ExpressionRecord,
+    HostCallRecord,
+    HostRecord,
+    HostResultRecord,
+    LoadedRecord,
+    OperandRecord,
+)
 
 
 def operand(text, *, size=9000, looks=4, **seen):
@@ -62,6 +69,10 @@ ALL, SAME = "goes through all 9,000 elements of self.known", "goes through the s
             "held['a'] reads the whole array from the file each time",
         ),
         (
+            call("[i for i in range(len(t)) if t[i] == k]", "comprehension", operand("t", kind="builtins.list")),
+            f"a comprehension {SAME} t each time",
+        ),
+        (
             call("t[t['u'] == u]", "pandas.DataFrame[]", operand("t")),
             f"t[t['u'] == u] {SAME} t each time",
         ),
@@ -101,6 +112,7 @@ def test_what_is_wrong_with_a_call(seen, title):
         call("t.iloc[0]", "pandas.DataFrame.iloc[]", operand("t"), operand("0", size=0, kind="builtins.int"), num=2),
         call("np.isin(asked, self.kno", "numpy.isin", KNOWN),  # cut
         call("f(self.known)", "", KNOWN),
+        call("[f(x) for x in self.known]", "comprehension", KNOWN),
     ],
 )
 def test_of_what_changes_or_may_be_read_in_part_nothing_is_claimed(seen):
@@ -233,7 +245,7 @@ def test_what_a_type_was_seen_to_be_lets_more_be_written(tmp_path, of, types):
     ("seen", "title"),
     [
         (call("x in names", "builtins.list in", operand("names")), "Keep a set or a dict of names, and look up in it"),
-        (call("labels == c", "numpy.ndarray compared", operand("labels")), "Group the rows of labels once, and take"),
+        (call("labels == c", "numpy.ndarray compared", operand("labels")), "Group labels by its values once, and take"),
         (call("np.std(seen)", "numpy.std", operand("seen", **FEW)), "Keep the result of np.std(seen) up to date when"),
         (call("np.std(seen)", "numpy.std", operand("seen")), "Keep the result of np.std(seen) instead of computing"),
         (call("np.setdiff1d(x, seen)", "numpy.setdiff1d", operand("seen")), "Sort seen once, and look the values up"),
@@ -249,10 +261,10 @@ def test_without_a_source_the_change_is_in_words(seen, title):
 def named(late):
     """Let a line be sampled that calls what was observed."""
 
-    def name(*seen, text="hit = np.isin(asked, self.known)"):
+    def name(*seen, text="hit = np.isin(asked, self.known)", same=()):
         late.lines["train.py", 7] = text
         late.samples_every(10, 300, 690, ("train.py", 7, "draw"), running=1)
-        late.info = CaptureInfo(host=HostRecord(steps=2, calls=seen))
+        late.info = CaptureInfo(host=HostRecord(steps=2, calls=seen, same_results=same))
         return late.find("python-stall"), late.prescribe("python-stall")
 
     return name
@@ -264,6 +276,17 @@ def test_python_between_operators_is_explained_by_the_call_of_its_line(named):
     assert finding.evidence[2].startswith("np.isin() runs 4 times a step, 500 µs each.")
     (p,) = prescribed
     assert (p.id, p.title) == ("cheaper-line", "Sort self.known once, and look the values up in it (train.py:7)")
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "size", "is_named"), [(5, 8, 9000, True), (5, 8, 20, False), (8, 12, 9000, False)]
+)
+def test_a_function_that_gives_the_same_each_time_explains_its_lines(named, first, last, size, is_named):
+    given = HostResultRecord(file="train.py", line=first, last_line=last, function="points", looks=4, size=size)
+    finding, (p,) = named(same=(given,), text="return np.concatenate([each.raw for each in parts])")
+    title = "points gives the same 9,000 elements each time"
+    assert finding.title == (title if is_named else "Python between operators delays the step")
+    assert (p.title == "Keep the result of points instead of computing it again (train.py:7)") == is_named
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,10 @@ LINES = {
     "tensor of arrays": (
         "a = np.ones(3, np.float32)", "got = torch.tensor([a * 2, np.zeros(3, np.float32)])", "np.stack([a * 2",
     ),
+    "part of a file": (
+        "np.save('a.npy', np.arange(90.0))\nat = slice(3, 40)", "got = np.load('a.npy')[at] * 2", 'mmap_mode="r")[at])',
+    ),
+    "part of a data set": ("held = np.arange(90)", "got = held[:][3:40] * 2", "got = held[3:40] * 2"),
     "tensor of made arrays": ("", "got = torch.FloatTensor([np.full(3, i) for i in range(4)])", "dtype=torch.float32"),
 }  # fmt: skip
 FORMS = {
@@ -121,7 +125,8 @@ FORMS = {
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list")
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize(("before", "line", "part"), LINES.values(), ids=LINES)
-def test_the_edited_script_gives_what_the_script_gave(edited, before, line, part, form):
+def test_the_edited_script_gives_what_the_script_gave(edited, before, line, part, form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     if "use = w" in before and "closure" not in form:
         before, line = before.partition("\n")[0], line.replace("p=use", "p=w")
     if before.startswith("rng, w"):

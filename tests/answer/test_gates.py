@@ -66,15 +66,15 @@ def test_what_recording_may_take_of_the_host_stands_beside_an_answer_about_the_h
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (45.7, 37.4, "45.7 ms before, 42.1 ms during, 37.4 ms after"),
-        (45.7, None, "45.7 ms before, 42.1 ms during"),
-        (None, 37.4, "42.1 ms during, 37.4 ms after"),
+        (45.7, 37.4, "37.4 ms to 45.7 ms"),
+        (45.7, None, "42.1 ms to 45.7 ms"),
+        (None, 37.4, "37.4 ms to 42.1 ms"),
     ],
 )
 def test_steps_that_differ_before_and_after_the_recording_are_stated(forms, before, after, words):
     times = [None if ms is None else ms * MS for ms in (before, 42.1, after)]
     d = replace(forms["gaps"], plain_steps=PlainSteps(*times, None, 30, agree=False))
-    assert cautions(d) == [f"Unstable timing: {words} the recording. Run again on an idle machine."]
+    assert cautions(d) == [f"Unstable timing: steps took {words} within this run. Record again on an idle machine."]
     assert cautions(replace(d, plain_steps=d.plain_steps._replace(agree=True))) == []
 
 
@@ -95,14 +95,14 @@ def test_trials_whose_steps_are_no_longer_than_half_or_twice_the_recorded_one_ar
     ("share", "words"),
     [
         (0.19, None),
-        (0.2, "20 % of the time. Times and savings are those of the busy machine."),
+        (0.2, "20 % of the time, which all times and savings include."),
         (0.5, "50 % of the time, so no predicted step is shown. Record again on an idle machine."),
     ],
 )
 def test_waiting_for_a_core_is_stated_and_half_of_the_time_leaves_no_step_predicted(forms, share, words):
     """No sentence speaks against the changes above it."""
     d = replace(forms["gaps"], cpu_wait=share)
-    start = "CPU overloaded: the training thread was ready but not running "
+    start = "CPU overloaded: training waited for a core "
     assert cautions(d) == ([start + words] if words else [])
     a = answer(d)
     is_uncertain = share == 0.5

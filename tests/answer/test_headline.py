@@ -123,7 +123,7 @@ def test_a_recording_that_carries_no_answer_is_to_be_made_again(forms, why, word
     [
         ("kernel-bound", 0.988, None, "the GPU is busy 98.8 % of each 20.0 ms step"),
         ("kernel-bound", 0.988, 0.44, "the GPU is busy 98.8 % of each 20.0 ms step, MFU 44 %"),
-        ("gaps", 0.6, 0.44, "the GPU idles 40.0 % of each 20.0 ms step, not avoidably"),
+        ("gaps", 0.6, 0.44, "the GPU idles 40.0 % of each 20.0 ms step, none avoidable"),
     ],
 )
 def test_little_to_gain_is_stated_with_what_the_device_does(forms, verdict, busy, mfu, words):
@@ -138,7 +138,7 @@ def test_little_to_gain_is_stated_with_what_the_device_does(forms, verdict, busy
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        ({"operators": 0.93}, "Nothing found: operators compute 93 % of the 20.0 ms step, needed or not"),
+        ({"operators": 0.93}, "Nothing found: operators take 93 % of the 20.0 ms step, none of it known waste"),
         ({"outside-operators": 0.58, "operators": 0.42},
          "Nothing found: 58 % of the 20.0 ms step lies between operators, cause not recorded"),
         ({"operators": 0.3}, "Nothing to fix: no rule found avoidable time in the 20.0 ms step"),

@@ -123,8 +123,8 @@ def step():
         with_names=True,
     )
     names["held"].close()
-    call = record.calls[0]
-    assert (call.name, call.looks, call.num_given) == ("numpy.NpzFile[]", 6, 2)
+    call = next(each for each in record.calls if each.name == "numpy.NpzFile[]")
+    assert (call.looks, call.num_given) == (6, 2)
 
 
 def test_each_call_counts_once_also_where_it_ends_a_statement_or_a_chain(seen):
@@ -259,3 +259,48 @@ def step():
     )
     assert [each() for each in names["made"]] == [None, None]
     assert isinstance(names["made"][0], weakref.ref)
+
+
+def test_a_function_that_gives_the_same_in_each_step_is_noted(seen):
+    record, _ = seen("""
+parts = [np.arange(900.0) for _ in range(4)]
+calls = 0
+@property
+def unused(self):
+    return 0
+def joined():
+    whole = np.concatenate([p for p in parts])  # slow
+    return whole * 2
+def counted():
+    global calls
+    calls += 1
+    return np.full(900, calls).astype(float)  # slow
+def once():
+    return np.ones(900).astype(int)  # slow
+first = True
+def step():
+    global first
+    joined(), joined(), counted()
+    if first:
+        once()
+    first = False
+""", with_names=True)  # fmt: skip
+    (result,) = record.same_results
+    assert (result.function, result.line, result.last_line, result.size) == ("joined", 7, 9, 3600)
+    assert result.looks == 4
+
+
+def test_a_comprehension_over_a_list_is_a_call_and_its_items_are_left_alone(seen):
+    if sys.version_info >= (3, 12):
+        pytest.skip("comprehensions are part of their function")
+    record, _ = seen("""
+kinds = [i % 7 for i in range(9000)]
+def step():
+    for k in range(3):
+        found = [i for i in range(len(kinds)) if kinds[i] == k]  # slow
+    return found
+""", with_names=True)  # fmt: skip
+    call = record.calls[0]
+    assert (call.name, call.num, call.function) == ("comprehension", 6, "step")
+    (kinds,) = call.operands
+    assert (kinds.text, kinds.size, kinds.same, kinds.is_kept) == ("kinds", 9000, True, True)

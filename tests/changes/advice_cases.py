@@ -249,6 +249,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "one-hot"},
         {"kind": "blocks"},
         {"kind": "diagonal"},
+        {"kind": "searched"},
         {"kind": "normalized"},
         {"kind": "returned"},
         {"kind": "unread"},

@@ -32,7 +32,7 @@ BUNDLED = {
     "mixed_layouts-planted": {"compile-model": 29},
     "pageable_copy-planted": {"compile-model": 44},
     "barrier_every_step-planted": {"compile-model": 34},
-    "serial_reads-planted": {"more-workers": 92, "compile-model": 99},
+    "serial_reads-planted": {"more-workers": 92, "concurrent-samples": 93, "compile-model": 99},
     "slow_dataset-planted": {"load-in-workers": 56, "concurrent-samples": 57},
 }
 IN_WORDS = ("iterable_shards", "slow_transform")  # a cheaper sample only the author writes; nothing that helps is known

@@ -185,6 +185,11 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
             **{"x": torch.randn(4, 4), "weight": torch.randn(2, 2)},
         },
         "remove-hooks": lambda: {"layers": [model.layer]},
+        "search-once": lambda: {
+            "edges": SimpleNamespace(target=torch.tensor([2, 0, 1, 0])),
+            "wanted": torch.tensor([True, False, False]),
+            "nodes": torch.tensor([0]),
+        },
         "select-first": lambda: {
             "self": SimpleNamespace(head=nn.Linear(4, 2), norm=nn.Identity()),
             "hidden": torch.randn(2, 3, 4),

@@ -21,16 +21,18 @@ def test_the_first_screen_has_what_the_page_has_in_the_same_order(any_form, widt
     a = answer(any_form)
     wanted = [english(a.pill), one_line(english(a.headline))]
     if a.record_again:
-        wanted += ["No recommendations: the trace may not be representative. Record again with:", a.command]
+        wanted += ["This recording cannot show what limits usual steps. Record again with:", a.command]
     elif a.now_ns > 0:
         wanted += [
             duration(a.now_ns),
             *([duration(a.after.after_ns)] if a.after else []),
             *([english(a.view)] if a.view is not None else []),
         ]
+    warned = [one_line(english(caution)) for caution in a.cautions]
+    wanted += warned if a.warns_first else []
     for card in a.cards:
         wanted += [one_line(card.prescription.title), one_line(card.prescription.safety)]
-    wanted += [one_line(english(caution)) for caution in a.cautions]
+    wanted += [] if a.warns_first else warned
     shown = page(any_form)
     start = shown.index('<section id="answer"')
     first = shown[start : shown.index("</section>", start)].replace("<wbr>", "")

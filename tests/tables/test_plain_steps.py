@@ -64,7 +64,7 @@ def test_slow_steps_before_the_recording_do_not_show_what_it_costs(ran):
     d = ran(16.0, 16.0, 10.0)
     assert step_ms(d) == pytest.approx((12 * 16 + 30 * 10) / 42)
     assert cautions(d) == [
-        "Unstable timing: 16.0 ms before, 16.0 ms during, 10.0 ms after the recording. Run again on an idle machine."
+        "Unstable timing: steps took 10.0 ms to 16.0 ms within this run. Record again on an idle machine."
     ]
     assert cautions(d)[0] in " ".join(render(d).split())
 
@@ -87,7 +87,7 @@ def test_steps_that_became_slower_are_not_the_recording_s(ran):
     d = ran(10.0, 16.0, 16.0)
     assert step_ms(d) == pytest.approx((12 * 10 + 30 * 16) / 42)
     assert cautions(d) == [
-        "Unstable timing: 10.0 ms before, 16.0 ms during, 16.0 ms after the recording. Run again on an idle machine."
+        "Unstable timing: steps took 10.0 ms to 16.0 ms within this run. Record again on an idle machine."
     ]
 
 
@@ -95,7 +95,7 @@ def test_recorded_steps_that_are_shorter_than_all_others(ran):
     d = ran(16.0, 10.0, 16.0)
     assert not d.plain_steps.agree
     assert (step_ms(d), d.profiler_overhead) == (pytest.approx(16), pytest.approx(-0.375))
-    assert cautions(d)[0].startswith("Unstable timing: 16.0 ms before, 10.0 ms during, 16.0 ms after")
+    assert cautions(d)[0].startswith("Unstable timing: steps took 10.0 ms to 16.0 ms within this run.")
 
 
 def test_steps_of_unequal_work_are_compared_by_their_work(ran):

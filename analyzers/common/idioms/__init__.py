@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from diagnose.analyzers.common.host_calls import GoneThrough, observed_at, types_at
-from diagnose.analyzers.common.idioms.arrays import few_of_sorted, growing_array, stacked_arrays
+from diagnose.analyzers.common.idioms.arrays import cut_of_file, few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
 from diagnose.analyzers.common.idioms.observed import observed_idiom
@@ -33,6 +33,7 @@ IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     indexed_deque,
     table_rows,
     growing_array,
+    cut_of_file,
     made_each_time,
     few_of_sorted,
     stacked_arrays,

@@ -1,20 +1,20 @@
-"""Arrays that grow by copies, are sorted for a few items, or are made into tensors one number at a time."""
+"""Arrays that grow by copies, are sorted or read for a few items, or become tensors one number at a time."""
 
 from __future__ import annotations
 
 import ast
 from typing import NamedTuple
 
-from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, same
+from diagnose.analyzers.common.idioms.source import Idiom, Source, last_name, names_in, same
 from diagnose.model.own_source import EditedStatement
 
-__all__ = ["few_of_sorted", "growing_array", "stacked_arrays"]
+__all__ = ["cut_of_file", "few_of_sorted", "growing_array", "stacked_arrays"]
 
 _JOINS = frozenset({"append", "concatenate", "hstack", "vstack", "cat"})
 _MODULES = ("np", "numpy", "torch")
 _TENSORS = frozenset({"tensor", "as_tensor", "FloatTensor", "LongTensor"})
 _DTYPES = {"FloatTensor": "torch.float32", "LongTensor": "torch.int64"}
-MIN_JOINED, MIN_STACKED = 0.7, 0.7
+MIN_JOINED, MIN_STACKED, MIN_CUT = 0.7, 0.7, 0.5
 
 
 def growing_array(source: Source) -> Idiom | None:
@@ -188,4 +188,38 @@ def _holds_arrays(source: Source, given: ast.expr) -> bool:
             whole = [each for each in made if each not in empty]
             of_arrays = all(isinstance(each, ast.List | ast.ListComp) and _holds_arrays(source, each) for each in whole)
             return of_arrays and bool(added or whole) and all(source.kind(one) == "array" for one in added)
+    return False
+
+
+def cut_of_file(source: Source) -> Idiom | None:
+    """Return the part of an array's file that is used, mapped, in the place of all of the array."""
+    for node in source.own():
+        match node:
+            case ast.Subscript(value=ast.Call(func=function, args=[file], keywords=[]) as call, slice=index) if (
+                ast.unparse(function) in ("np.load", "numpy.load") and _cuts(source, index)
+            ):
+                module, part = ast.unparse(function).partition(".")[0], source.now({}, index)
+                mapped = f'{module}.load({source.now({}, file)}, mmap_mode="r")[{part}]'
+                edit = source.edited({node: f"{module}.array({mapped})"})
+                title = f"Map the file of {ast.unparse(call)} and read only the part that is used"
+                return Idiom(title, (edit,), "", "an uncompressed .npy file", least=MIN_CUT)
+            case ast.Subscript(value=ast.Subscript(value=held, slice=whole), slice=index) if ast.unparse(whole) in (
+                ":",
+                "()",
+            ) and _cuts(source, index):
+                name = ast.unparse(held)
+                edit = source.edited({node: f"{source.now({}, held)}[{source.now({}, index)}]"})
+                return Idiom(f"Read only the part of {name} that is used", (edit,), "", "", least=MIN_CUT)
+    return None
+
+
+def _cuts(source: Source, index: ast.expr) -> bool:
+    """Return whether the source shows that an index selects a range, and not a name or one item."""
+    named = (value for name in names_in(index) for value in source.values(name) if value is not None)
+    for node in (each for value in (index, *named) for each in ast.walk(value)):
+        match node:
+            case ast.Slice(lower=lower, upper=upper) if lower is not None or upper is not None:
+                return True
+            case ast.Call(func=ast.Name(id="slice"), args=[first, *others]) if others or ast.unparse(first) != "None":
+                return True
     return False

@@ -13,7 +13,6 @@ __all__ = ["observed_idiom"]
 # Of the call's time; what makes it up to date is left. A search took 13 µs where np.isin in 20,000 elements took 32 ms,
 # an array's row 0.2 µs where its file of 20,000 took 130 µs, a group of rows 0.1 µs where comparing as many took 6 µs.
 MIN_SPARED = 0.8
-_KEPT = "if nothing else changes it"
 
 
 def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
@@ -31,7 +30,7 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             title = f"Keep a set or a dict of {name}, and look up in it instead of going through all of it"
             needs = "items that can be hashed"
         case "rows":
-            title = f"Group the rows of {name} once, and take each group by its value"
+            title = f"Group {name} by its values once, and take each group by its value"
             needs = "the places of the rows of each value, kept"
         case "weights":
             title, needs = "Add up the weights once, and look each draw up", "8 bytes for each weight"
@@ -43,7 +42,7 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
             title, needs = f"Keep one copy of {name}, and copy its values into it", "a copy that is not held elsewhere"
         case "result" if found.operand.same or found.operand.same_in_step:
             title, needs = f"Keep the result of {called} instead of computing it again", ""
-            edits = _kept(source, found)
+            edits = _kept(source, found) if isinstance(found.node, ast.Call) else ()
         case _:
             title = f"Keep the result of {called} up to date when {name} changes, instead of going through all of it"
             condition, needs = "", f"an update wherever {name} is written"
@@ -51,7 +50,8 @@ def observed_idiom(source: Source | None, found: GoneThrough) -> Idiom:
 
 
 def _stays(found: GoneThrough) -> str:
-    return _KEPT if found.operand.same else f"if it is made again when {found.operand.text} changes"
+    name = found.operand.text
+    return f"if {name} stays the same" if found.operand.same else f"if it is made again when {name} changes"
 
 
 def _same_calls(source: Source, found: GoneThrough) -> list[tuple[ast.stmt, list[ast.expr]]]:

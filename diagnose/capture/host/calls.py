@@ -70,11 +70,16 @@ class HostCalls:
         self.cost_ns = self._spent_ns = 0  # of looking, by the clock and of a core
         self._calls: dict[Place, _Call] = {}
 
+    def is_costly(self, place: Place) -> bool:
+        """Return whether a call takes more than next to nothing."""
+        call = self._calls.get(place)
+        return call is not None and call.ns >= CHEAP_NS * max(call.timed, 1)
+
     def wants(self, place: Place) -> bool:
         """Count a call, and return whether to look at its operands."""
         call = self._calls.setdefault(place, _Call())
         call.num += 1
-        is_cheap = call.timed >= MAX_LOOKS and call.ns < CHEAP_NS * call.timed
+        is_cheap = call.timed >= MAX_LOOKS and not self.is_costly(place)
         return not is_cheap and call.looks.get(self.step, 0) < MAX_LOOKS and self._spent_ns < MAX_LOOK_NS
 
     def look(self, place: Place, name: str, operands: Sequence[Operand]) -> None:

@@ -16,8 +16,10 @@ from diagnose.capture.host.calls import Operand, Place, kind_of, name_of_call
 _INSTRUCTIONS = frozenset(
     {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "BINARY_SUBSCR", "BINARY_OP", "CONTAINS_OP", "COMPARE_OP"}
 )
-_EXPRESSIONS = (ast.Call, ast.Subscript, ast.BinOp, ast.Compare)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_EXPRESSIONS = (ast.Call, ast.Subscript, ast.BinOp, ast.Compare, *_COMPREHENSIONS)
 _COMPARED = ("numpy.ndarray", "pandas.Series", "pandas.DataFrame", "pandas.Index")
+_STEPPING = frozenset({"enumerate", "range", "len", "reversed"})
 _MISSING = object()
 
 Span: TypeAlias = tuple[int, int, int, int]  # first line and column, last line and column
@@ -33,7 +35,7 @@ class Point(NamedTuple):
 class Points(NamedTuple):
     """The expressions that are watched in a function, by the offset of their instruction, and their lines."""
 
-    by_offset: Mapping[int, Point]
+    by_offset: dict[int, Point]
     lines: frozenset[int]
 
 
@@ -95,9 +97,19 @@ def seen_at(point: Point, frame: FrameType) -> tuple[str, list[Operand]]:
             name = _compared(op, _read(left, read), _read(right, read))
         case ast.BinOp(left=left, right=right):
             name, given = "", [left, right]
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            name, given = "comprehension", [gone_over(point.node)]
         case _:
             return "", []
     return name, _operands((each, _read(each, read)) for each in given)
+
+
+def gone_over(node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> ast.expr:
+    """Return what a comprehension goes through, also by ``enumerate(x)`` or ``range(len(x))``."""
+    over = node.generators[0].iter
+    while isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id in _STEPPING and over.args:
+        over = over.args[0]
+    return over
 
 
 def given_to(node: ast.expr, function: Any, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, list[Operand]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
@@ -11,9 +12,11 @@ from typing import Any
 
 from diagnose.capture.host.calls import HostCalls, Place
 from diagnose.capture.host.expressions import Points, points_of, seen_at
+from diagnose.capture.host.results import HostResults
 from diagnose.model.records import HostRecord
 
 MAX_EVENTS = 200_000  # lines and instructions, each of which takes one or two microseconds
+ENOUGH = 512  # of these, after which a function whose expressions take next to nothing is left alone
 
 
 class HostTrace:
@@ -27,7 +30,8 @@ class HostTrace:
         for file, line in lines:
             self._lines.setdefault(file, set()).add(line)
         self._points: dict[CodeType, Points] = {}
-        self._calls = HostCalls()
+        self._calls, self._results = HostCalls(), HostResults()
+        self._events: Counter[CodeType] = Counter()
         self._open: dict[int, tuple[Place, int, int]] = {}  # by frame: expression, and both clocks at its start
         self._left = MAX_EVENTS
         self._outer: list[FrameType] = []
@@ -67,7 +71,9 @@ class HostTrace:
         self._outer.clear()
         self._open.clear()
         steps = self._calls.step
-        return HostRecord(steps=steps, calls=self._calls.records()) if steps else HostRecord()
+        if not steps:
+            return HostRecord()
+        return HostRecord(steps=steps, calls=self._calls.records(), same_results=self._results.records())
 
     def _points_in(self, code: CodeType) -> Points:
         known = self._points.get(code)
@@ -87,17 +93,30 @@ class HostTrace:
         self._watch(frame)
         return self._event
 
-    def _event(self, frame: FrameType, event: str, _given: Any) -> Any:
+    def _event(self, frame: FrameType, event: str, given: Any) -> Any:
         """Watch the instructions of lines that have points."""
         try:
             self._note(frame, event)
+            if event == "return":
+                self._results.look(frame.f_code, self._calls.step, given)
         except Exception:  # objects of the script's may answer in any way
             self._left = 0
         self._left -= 1
+        if self._is_idle(frame.f_code):
+            frame.f_trace, frame.f_trace_opcodes = None, False
+            return None
         is_watched = self._left > 0 and (event != "line" or frame.f_lineno in self._points[frame.f_code].lines)
         if event == "line" and frame.f_trace_opcodes != is_watched:
             frame.f_trace_opcodes = is_watched
         return self._event if self._left > 0 else None
+
+    def _is_idle(self, code: CodeType) -> bool:
+        """Return whether no expression of a function is worth watching: those of a comprehension run for each item."""
+        points = self._points[code].by_offset
+        self._events[code] += 1
+        if self._events[code] % ENOUGH == 0 and not any(self._calls.is_costly(p.place) for p in points.values()):
+            points.clear()
+        return not points
 
     def _note(self, frame: FrameType, event: str) -> None:
         """End the expression that ran last in a frame, and begin the one that runs next."""

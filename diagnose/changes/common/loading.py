@@ -244,7 +244,7 @@ ITERABLE_NUMERICS = other_training(
     "every worker runs through the whole IterableDataset unless its __iter__ takes a share by get_worker_info()"
 )
 # torch draws a seed for each epoch's workers from the generator that shuffles; for those that stay, only once.
-KEPT_WORKERS = "later epochs draw and shuffle differently (persistent_workers=True)"
+KEPT_WORKERS = "with persistent_workers=True later epochs shuffle and draw differently"
 SHARED_OUT = """
 # in the IterableDataset: without this every sample comes once from each worker. Split before what
 # is expensive: files, or lines that are not parsed yet
