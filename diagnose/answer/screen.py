@@ -398,8 +398,8 @@ def _little(d: Diagnosis, *, has_trial: bool) -> Words:
         (True, Words("Nothing to fix")),
     )
     lacking = [Words(name) for name in _lacking(d)[:2]]
-    several = [_of_step(d, _found_without(d, lacking[:num])) for num in range(len(lacking), 0, -1)]
-    several = several or [_of_step(d, start)]
+    starts = [_found_without(d, lacking[:num]) for num in range(len(lacking), 0, -1)] or [start]
+    several = [_of_step(d, each, has_trial=has_trial) for each in starts]
     return next((words for words in several if len(english(words).split()) <= MAX_WORDS), several[-1])
 
 
@@ -419,15 +419,15 @@ def _found_without(d: Diagnosis, names: list[Words]) -> Words:
     return Words(words, values)
 
 
-def _of_step(d: Diagnosis, start: Words) -> Words:
-    """Return what the step consists of, after a start."""
+def _of_step(d: Diagnosis, start: Words, *, has_trial: bool) -> Words:
+    """Return what the step consists of, after a start; a low MFU is only named with what may raise it."""
     q, step = d.queue, duration(d.step_ns)
     if q is None:
         return _of_host_step(d, start)
     whole = Words("each {step} step", {"step": step})
     if d.source.found_steps_by == "none":
         whole = Words("the {step} recording", {"step": step})
-    mfu = percent(d.flops.share, 0) if d.flops is not None else ""
+    mfu = percent(d.flops.share, 0) if d.flops is not None and has_trial else ""
     busy = {"start": start, "share": percent(q.busy_share), "whole": whole, "mfu": mfu}
     idle = {"start": start, "share": percent(q.idle_share), "whole": whole}
     is_full = d.verdict == "kernel-bound" and q.idle_share < SMALL
