@@ -62,7 +62,8 @@ Made by `scripts/rules` from [diagnose/changes](../diagnose/changes), one file p
 one. `diagnose what-if --apply ID` predicts its saving, `diagnose prove --apply ID` measures it and compares the losses.
 
 *Applied by* `prove` means: in a trial, without an edit of your script. `diff` means: diagnose can write it into the
-script. Without *Numbers* they stay the same. {provable} of {changes} changes can be tried. [Advice](#advice) is what only you can do.
+script. Without *Numbers* they stay the same. {provable} of {changes} changes can be tried. [Advice](#advice) is what
+only you can do.
 """
 ADVICE_HEAD = """## Advice
 
