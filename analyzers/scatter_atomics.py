@@ -79,7 +79,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     lines = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     rule = KernelRule(
         META.id,
-        "Rows with equal indices are added one after the other",
+        "The backward of a row lookup adds equal indices one by one",
         0.1,  # of the busy time, as for other rules of a busy device
         kept_ns=KEPT_PASSES * sum(g.bound_ns for g in slow),
         evidence=[*lines, *top_kernels(t, tasks, most=2)],

@@ -1,4 +1,4 @@
-"""Fourier transforms of a length that the library has no kernels for.
+"""Fourier transforms have a length that libraries are slow at.
 
 What it looks for
     Transforms whose length has a large prime factor. Threshold: a fast length saves 5% of GPU busy time, or on a CPU 3%
@@ -87,7 +87,7 @@ y = layers(F.pad(x, (0, {added})))[..., :{length}]""",
     Advice(
         id="fast-fft-length",
         title="Pad the transforms to {fast} instead of {length}: more zeros, the same convolution",
-        numerics=rounding("the same convolution, if the zeros cover the whole filter; compare the first losses"),
+        numerics=rounding("transforms of another length round differently; the zeros have to cover the whole filter"),
         after="""n = {fast}   # {fast_product}, in all of its transforms; less than {length} would wrap around
 y = torch.fft.irfft(torch.fft.rfft(x, n=n) * torch.fft.rfft(w, n=n), n=n)[..., :{length}]   # cut as before""",
         needs="a result that is cut to the length it has now",
@@ -109,7 +109,7 @@ _BLUESTEIN = re.compile(r"(?i)bluestein")
 _INVERSE = re.compile(r"^aten::(fft_irfft|fft_ifft|fft_hfft|istft)")
 _PAD = re.compile(r"^aten::constant_pad_nd$")
 _ZEROS = re.compile(r"^aten::(new_)?zeros\b|^aten::zero_")
-TITLE = "Fourier transforms have a length that the library has no kernels for"
+TITLE = "Fourier transforms have a slow length"
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

@@ -229,7 +229,9 @@ def _context(d: Diagnosis) -> Iterator[str]:
     if passes > 1:
         mean += tr(", {num} backward passes before each optimizer call", num=passes)
     yield tr("step {time}", time=duration(d.step_ns)) + mean
-    if (d.replay_error or 0.0) >= 0.01:  # less says nothing about how far a prediction may be off
+    if (
+        answer(d).after is not None and (d.replay_error or 0.0) >= 0.01
+    ):  # less says nothing about how far a prediction may be off
         yield tr("the simulated step is {error} off the recorded one", error=percent(d.replay_error))
     names = [one_line(name) for name in d.source.devices]
     if names:

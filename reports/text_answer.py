@@ -136,7 +136,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
 def _bar_parts(parts: Sequence[tuple[str, float]], room: int) -> str:
     """Return the largest parts of a bar with their shares, at most four and as many as fit in one line."""
     words = ", ".join(f"{translated(one_line(name))} {percent(share)}" for name, share in parts)
-    if len(parts) == 1 or (len(parts) <= 4 and cell_len(words) <= room):
+    if len(parts) <= 2 or (len(parts) <= 4 and cell_len(words) <= room):
         return unbroken(words)
     smallest = min(parts, key=lambda part: part[1])
     return _bar_parts([part for part in parts if part != smallest], room)

@@ -52,7 +52,7 @@ HEAD = """# The rules
 
 Made by `scripts/rules` from [analyzers](../analyzers), one file per rule. Reports and the JSON name a rule by its id.
 `diagnose explain ID` prints its page. The threshold is the smallest cost that is reported. *How sure* is about the
-cause.
+cause, and left out if it is high.
 """
 
 
@@ -62,7 +62,8 @@ Made by `scripts/rules` from [diagnose/changes](../diagnose/changes), one file p
 one. `diagnose what-if --apply ID` predicts its saving, `diagnose prove --apply ID` measures it and compares the losses.
 
 *Applied by* `prove` means: in a trial, without an edit of your script. `diff` means: diagnose can write it into the
-script. {provable} of {changes} changes can be tried. [Advice](#advice) is what only you can do.
+script. Without *Numbers* they stay the same. {provable} of {changes} changes can be tried. [Advice](#advice) is what
+only you can do.
 """
 ADVICE_HEAD = """## Advice
 
@@ -113,7 +114,10 @@ def _changes_page() -> Iterator[str]:
         page = parse_page(CHANGES.page(name))
         does, watch = (text for _, text in page.sections)
         yield f"### {name}\n\n{page.summary} {does}\n"
-        yield from (f"- **Watch**: {watch}", f"- **Numbers**: {_numbers(change)}.", f"- {' '.join(_made(change))}", "")
+        numbers = _numbers(change)
+        parts = [f"**Watch**: {watch}", f"**Numbers**: {numbers}.", " ".join(_made(change))]
+        yield from (f"- {part}" for part in parts if part != "**Numbers**: same.")
+        yield ""
     yield ADVICE_HEAD
     for name, title in titles().items():
         if name not in CHANGES:
@@ -136,9 +140,8 @@ def _remedies() -> Iterator[str]:
     for m in public_modules():
         if m.name.startswith("ops."):
             continue  # the page has a table of the operators
-        links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes)
         summary = (import_module(f"diagnose.kernels.{m.name}").__doc__ or "").partition("\n\n")[0]
-        yield f"- `{m.name}`: {' '.join(summary.split())}{links and f' {links}'}"
+        yield f"- `{m.name}`: {' '.join(summary.split())}"
 
 
 def _measured() -> Iterator[str]:
@@ -173,7 +176,8 @@ def _page_of(module: str, name: str) -> Iterator[str]:
     """Yield the heading and the sections of the docstring of a rule or a change."""
     page = parse_page(import_module(module).__doc__ or "")
     yield f"### {name}\n\n{page.summary}\n"
-    yield from (f"- **{heading}**: {text}" for heading, text in page.sections)
+    sections = (each for each in page.sections if each != ("How sure", "High."))
+    yield from (f"- **{heading}**: {text}" for heading, text in sections)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,8 @@ def record_again(d: Diagnosis) -> Words | None:
     """Return why the recording cannot carry an answer, None if it can."""
     if d.record_again:
         return Words(d.record_again)
+    if d.dominant is None and d.cpu_wait >= MAX_ESTIMATE:  # that nothing was found says nothing then
+        return Words("The CPU was overloaded while this was recorded")
     change = next(iter(d.prescriptions), None)
     if change is None or not change.records_again:
         return None
@@ -240,8 +242,8 @@ def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
     yield from _overloaded(d)
     if _is_one_rank(d) and not asks_for_ranks:
         words = (
-            "Only 1 of {num} ranks: the others may limit the step, so no predicted step is shown. "
-            "Pass the traces of all ranks."
+            "Only 1 of {num} ranks, and another may limit the step. First analyze the traces of all ranks together: "
+            "diagnose analyze FOLDER"
         )
         yield Words(words, {"num": d.source.world_size})
     if _begins_late(d):
@@ -268,8 +270,8 @@ def _overloaded(d: Diagnosis) -> Iterator[Words]:
         words = "CPU overloaded: training waited for a core {share} of the time, which all times and savings include."
         if d.cpu_wait >= MAX_ESTIMATE:
             words = (
-                "CPU overloaded: training waited for a core {share} of the time, so no predicted step is shown. "
-                "Record again on an idle machine."
+                "CPU overloaded: training waited for a core {share} of the time, so savings are upper bounds. First "
+                "record again on an idle machine."
             )
         yield Words(words, {"share": percent(d.cpu_wait, 0)})
 
@@ -284,7 +286,7 @@ def _of_recording(d: Diagnosis) -> Iterator[Words]:
         words = "Recording added {added} to a step of {step}. Savings are uncertain, so no predicted step is shown."
         yield Words(words, costs)
     elif overhead >= MIN_OVERHEAD and is_stable:
-        words = "The {added} per step that recording added are taken out of all numbers."
+        words = "Recording added {added} per step, which all numbers leave out."
         yield Words(words, costs)
     elif estimate >= MIN_OVERHEAD and d.source.found_steps_by == "none":
         yield Words("Up to {share} of the CPU's time is the profiler's own: savings are upper bounds.", share)
@@ -398,8 +400,8 @@ def _little(d: Diagnosis, *, has_trial: bool) -> Words:
         (True, Words("Nothing to fix")),
     )
     lacking = [Words(name) for name in _lacking(d)[:2]]
-    several = [_of_step(d, _found_without(d, lacking[:num])) for num in range(len(lacking), 0, -1)]
-    several = several or [_of_step(d, start)]
+    starts = [_found_without(d, lacking[:num]) for num in range(len(lacking), 0, -1)] or [start]
+    several = [_of_step(d, each, has_trial=has_trial) for each in starts]
     return next((words for words in several if len(english(words).split()) <= MAX_WORDS), several[-1])
 
 
@@ -419,15 +421,15 @@ def _found_without(d: Diagnosis, names: list[Words]) -> Words:
     return Words(words, values)
 
 
-def _of_step(d: Diagnosis, start: Words) -> Words:
-    """Return what the step consists of, after a start."""
+def _of_step(d: Diagnosis, start: Words, *, has_trial: bool) -> Words:
+    """Return what the step consists of, after a start; a low MFU is only named with what may raise it."""
     q, step = d.queue, duration(d.step_ns)
     if q is None:
         return _of_host_step(d, start)
     whole = Words("each {step} step", {"step": step})
     if d.source.found_steps_by == "none":
         whole = Words("the {step} recording", {"step": step})
-    mfu = percent(d.flops.share, 0) if d.flops is not None else ""
+    mfu = percent(d.flops.share, 0) if d.flops is not None and has_trial else ""
     busy = {"start": start, "share": percent(q.busy_share), "whole": whole, "mfu": mfu}
     idle = {"start": start, "share": percent(q.idle_share), "whole": whole}
     is_full = d.verdict == "kernel-bound" and q.idle_share < SMALL
@@ -555,7 +557,11 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
             Words("This trace has no Python stacks. To see the line and the change for it, record again with:"),
             "diagnose trace train.py",
         ),
-        (line, Words("No change is known for what takes the time at {line}.", {"line": line}), ""),
+        (
+            line,
+            Words("No known change fits what takes the time at {line}: make that line cheaper.", {"line": line}),
+            "",
+        ),
         (True, Words("No change is known for it."), ""),
     )
     return next((words, command) for holds, words, command in why if holds)
@@ -598,7 +604,7 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     p, rare, first = d.partition, _run_share(d) or 0.0, _answering(d)
     saved = worth_share(first, d.step_ns) if p is None and first is not None and not rare else 0.0
     if first is not None and saved:
-        usual, is_sorted = [(_label(d, first.rule), saved), ("everything else", 1 - saved)], False
+        usual, is_sorted = [(_label(d, first.rule), saved), ("rest", 1 - saved)], False
     elif p is None:
         usual, is_sorted = [(_label(d, name), share) for name, share in d.host_by_cause.items()], True
     else:
@@ -658,7 +664,9 @@ def _view(d: Diagnosis) -> Words | None:
             return None
         return Words("A step is one optimizer.step(); {num} of them follow each rollout.", {"num": period})
     shown, num = shown_rank(d), len(d.ranks)
-    is_late = shown == late_rank(d)
+    legend = d.legends.get(d.dominant or "")
+    waits_too = d.dominant != LATE_RANKS and legend is not None and bool(legend.heading)
+    is_late = shown == late_rank(d) and not waits_too
     values = {"num": shown, "others": num - 1, "ranks": num}
     return _first(
         (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_MADE_SHARE = 0.75  # of the time that goes with the workers, that they compute for batches
 SENT_SHARE = 0.5  # of what a worker computes, at most: to pickle a batch and to copy it into shared memory
 MAX_DISK_MB_PER_S = 1.0  # more is read from storage, and somebody has to wait for it
-_SAME_DRAWS = "if samples do not draw random numbers"
+_SAME_DRAWS = "unless samples draw random numbers"
 
 
 def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_ADVISED_WORKERS = 16
-_SAME_DRAWS = "if samples do not draw from the main process's random state"
+_SAME_DRAWS = "unless samples draw random numbers"
 
 
 def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_SAME_DRAWS = "if samples do not draw from shared random state"
+_SAME_DRAWS = "unless samples share random numbers"
 
 
 def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:

@@ -26,8 +26,8 @@ def test_a_diagnosis_without_limits_has_no_caution(forms):
     ("recorded", "words"),
     [
         (23.9, ""),
-        (24.1, "The 4.10 ms per step that recording added are taken out of all numbers."),
-        (39.9, "The 19.9 ms per step that recording added are taken out of all numbers."),
+        (24.1, "Recording added 4.10 ms per step, which all numbers leave out."),
+        (39.9, "Recording added 19.9 ms per step, which all numbers leave out."),
         (40, "Recording added 20.0 ms to a step of 20.0 ms. Savings are uncertain, so no predicted step is shown."),
     ],
 )  # fmt: skip
@@ -96,7 +96,7 @@ def test_trials_whose_steps_are_no_longer_than_half_or_twice_the_recorded_one_ar
     [
         (0.19, None),
         (0.2, "20 % of the time, which all times and savings include."),
-        (0.5, "50 % of the time, so no predicted step is shown. Record again on an idle machine."),
+        (0.5, "50 % of the time, so savings are upper bounds. First record again on an idle machine."),
     ],
 )
 def test_waiting_for_a_core_is_stated_and_half_of_the_time_leaves_no_step_predicted(forms, share, words):
@@ -113,7 +113,8 @@ def test_waiting_for_a_core_is_stated_and_half_of_the_time_leaves_no_step_predic
 def test_one_rank_of_several_is_stated(forms):
     d = replace(forms["gaps"], source=replace(forms["gaps"].source, world_size=8))
     assert cautions(d) == [
-        "Only 1 of 8 ranks: the others may limit the step, so no predicted step is shown. Pass the traces of all ranks."
+        "Only 1 of 8 ranks, and another may limit the step. First analyze the traces of all ranks together: diagnose "
+        "analyze FOLDER"
     ]
     a = answer(d)
     assert english(a.headline).startswith("On this rank (1 of 8): the ")

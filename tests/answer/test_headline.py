@@ -122,7 +122,7 @@ def test_a_recording_that_carries_no_answer_is_to_be_made_again(forms, why, word
     ("verdict", "busy", "mfu", "words"),
     [
         ("kernel-bound", 0.988, None, "the GPU is busy 98.8 % of each 20.0 ms step"),
-        ("kernel-bound", 0.988, 0.44, "the GPU is busy 98.8 % of each 20.0 ms step, MFU 44 %"),
+        ("kernel-bound", 0.988, 0.44, "the GPU is busy 98.8 % of each 20.0 ms step"),
         ("gaps", 0.6, 0.44, "the GPU idles 40.0 % of each 20.0 ms step, none avoidable"),
     ],
 )
@@ -133,6 +133,8 @@ def test_little_to_gain_is_stated_with_what_the_device_does(forms, verdict, busy
         d = replace(d, flops=FlopUtilisation(mfu, 1e12, 400.0, 1.0, "H100"))
     assert headline(d) == f"Nothing to fix: {words}"
     assert headline(replace(d, findings=forms["gaps"].findings[-1:])) == f"Little to gain: {words}"
+    named = f"{words}, MFU 44 %" if mfu and verdict == "kernel-bound" else words
+    assert headline(replace(d, to_try=("fuse-kernels",))) == f"No waste found: {named}"
 
 
 @pytest.mark.parametrize(

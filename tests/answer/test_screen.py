@@ -42,7 +42,7 @@ def test_of_an_answer_without_a_change_the_command_that_shows_more_is_named(form
     assert one.next_command == "diagnose analyze FOLDER"
     known = answer(replace(d, prescriptions=()))
     assert (english(known.no_change), known.next_command) == (
-        "No change is known for what takes the time at train.py:31.",
+        "No known change fits what takes the time at train.py:31: make that line cheaper.",
         "",
     )
 
@@ -103,7 +103,7 @@ def test_the_bar_has_the_number_of_the_headline(forms, worth):
     d = forms["no_gpu"]
     first = replace(d.findings[0], rule="data-stall", worth_ns=worth * d.step_ns, share=None)
     d = replace(d, findings=(first,), dominant="data-stall", host_by_cause={"data-stall": 0.3, "operators": 0.6})
-    shown = (d.legends["data-stall"].label, worth), ("everything else", 1 - worth)
+    shown = (d.legends["data-stall"].label, worth), ("rest", 1 - worth)
     assert answer(d).parts == tuple((name, pytest.approx(share)) for name, share in shown)
     assert f"costs {100 * worth:.1f} %" in english(answer(d).headline)
 
@@ -200,7 +200,10 @@ def test_why_no_card_is_for_the_answer_is_stated(forms):
     other = replace(d, prescriptions=d.prescriptions[1:], waterfall=None)
     assert [card.prescription.rule for card in answer(other).cards] == ["host-sync"]
     for shown in (other, replace(d, prescriptions=(), waterfall=None)):
-        assert english(answer(shown).no_change) == "No change is known for what takes the time at train.py:31."
+        assert (
+            english(answer(shown).no_change)
+            == "No known change fits what takes the time at train.py:31: make that line cheaper."
+        )
     idle = replace(d.prescriptions[0], saves_ns=(0.0, 0.1 * MS), predicted_step_ns=19.95 * MS)  # of 20 ms
     idle = replace(d, prescriptions=(idle,), waterfall=None)
     assert english(answer(idle).no_change) == "No change for it is predicted to save 1 % of the step."

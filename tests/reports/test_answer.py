@@ -126,8 +126,10 @@ def test_markdown_holds_the_first_screen(forms):
     assert "       num_workers=4," in text
     assert "diagnose trace train.py" in as_markdown(forms["low_trust"], answer(forms["low_trust"]))
     bare = replace(forms["gaps"], prescriptions=(), waterfall=None)
-    assert "No change is known for what takes the time at train.py:31." in as_markdown(bare, answer(bare))
-    assert "No change is known for what takes the time at train.py:31." not in text
+    assert "No known change fits what takes the time at train.py:31: make that line cheaper." in as_markdown(
+        bare, answer(bare)
+    )
+    assert "No known change fits what takes the time at train.py:31: make that line cheaper." not in text
 
 
 def job_of_four(forms, **fields):
