@@ -36,7 +36,8 @@ def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program
     modules, needs = facts.get("modules"), ""
     title = "Detach what the other model made: nothing uses its gradients"
     if facts.get("is_frozen"):
-        title = f"Freeze {modules} with requires_grad_(False): no optimizer updates them"
+        why = "their learning rate is 0" if facts.get("has_no_rate") else "no optimizer updates them"
+        title = f"Freeze {modules} with requires_grad_(False): {why}"
         needs = "layers that come before all that train"
     elif facts.get("is_unused"):
         title = f"Freeze {modules} for the loss{at}, which does not train them"
@@ -92,8 +93,8 @@ What to watch
         page="""End gradients above layers that do not train.
 
 What it does
-    Detaches what another model made, freezes parameters that no optimizer updates, leaves out `requires_grad_()`, or
-    runs frozen layers under `torch.no_grad()`.
+    Detaches what another model made, freezes parameters that no optimizer updates or whose learning rate is 0, leaves
+    out `requires_grad_()`, or runs frozen layers under `torch.no_grad()`.
 
 What to watch
     Detach only if the other model's optimizer does not step on this loss. A reentrant checkpoint needs an input with a
