@@ -21,10 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from diagnose.analyzers.common.advice import Advice, of_kind, rounding
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
+from diagnose.tables.host import outermost
 from diagnose.text.numbers import percent
 
 META = RuleMeta(
@@ -106,5 +112,25 @@ def _enlarged(flow: Flow) -> Iterator[Avoidable]:
         yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable)
 
 
-_RULE = AvoidableRule(META, detect, shortens_gaps=False, frees_host=False)
+def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return the last part of each operator that the script calls, but for calls that do more than these.
+
+    A recurrent layer multiplies its input within one: nothing can be done to the product alone.
+    """
+    operators, rows = flow.found.graph.operators, flow.rows
+    events, every = t.trace.events, t.host_rows(Kind.OP)
+    calls = outermost(t.trace, every[events.thread[every] == t.main])
+    length, mine = np.zeros((2, len(calls) + 1)), set(one.work.operators)
+    call_of = {}
+    for i, each in enumerate(operators):
+        if each.writes and each.phase != "backward" and len(rows[i]):
+            call_of[i] = np.searchsorted(events.start[calls], events.start[rows[i]], side="right")
+            np.add.at(length[int(i in mine)], call_of[i], events.end[rows[i]] - events.start[rows[i]])
+    is_more = length[1] < length[0]
+    parts = {i for i in mine if i in call_of and is_more[call_of[i]].any()}
+    work = flow.found.graph.work(i for i in mine if parts.isdisjoint((i, operators[i].forward)))
+    return last_parts(t, flow, one._replace(work=work))
+
+
+_RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False, frees_host=False)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,10 +105,26 @@ def _records(graph: Graph, found: dict[int, _Repeated]) -> tuple[EqualRows, ...]
     for (value_line, is_by_pixel), each in origins.items():
         both = {i: graph.time((i, *graph.backward[i])) for i in each}
         most = each[max(both, key=lambda i: both[i])]
-        saved = sum(ns * (1 - each[i].needed) for i, ns in both.items())
+        saved = sum(ns * (1 - each[i].needed) for i, ns in both.items()) - _repeating_ns(graph, each)
+        if saved <= 0:
+            continue
         work = graph.work([*each, *(j for i in each for j in graph.backward[i])])
         records.append(EqualRows(work, value_line, most.num_rows, saved / max(sum(both.values()), 1), is_by_pixel))
     return tuple(sorted(records, key=lambda one: -one.work.share * one.avoidable))
+
+
+def _repeating_ns(graph: Graph, each: Mapping[int, _Repeated]) -> float:
+    """Return what it takes more to gather the results of some operators instead of what they are made of, ns."""
+    gathers = {i for rows in each.values() if base_name(graph.operators[i := rows.origin]) in _GATHERS}
+    taken = 0.0
+    for i in each.keys() | gathers:
+        use, by = graph.operators[i].writes[0], each[i].origin if i in each else i
+        readers = {j for j in graph.readers[use.value] if graph.operators[j].phase != "backward"}
+        is_taken = not readers <= each.keys()
+        if by in gathers and is_taken == (i in each):
+            share = num_elements(use.shape) / num_elements(graph.operators[by].writes[0].shape)
+            taken += graph.time((by, *graph.backward[by])) * (share if is_taken else -share)
+    return max(taken, 0.0)
 
 
 def _repeated(rows: _Rows, copies: Sequence[Copies]) -> _Repeated:

@@ -9,7 +9,7 @@ from tests.analyzers.flow_tables import steps, tables
 def messages(num_nodes):
     def operators(t):
         edges = t.op("index.Tensor", t.value(num_nodes, 4), t.value(100), shape=(100, 4), line=2, ns=100)
-        return t.op("mm", edges, t.value(4, 8, role="parameter"), shape=(100, 8), line=3, ns=100)
+        return t.op("mm", edges, t.value(4, 4, role="parameter"), shape=(100, 4), line=3, ns=100)
 
     return operators
 
@@ -31,7 +31,7 @@ def test_rows_taken_from_more_rows_are_not_repeated(recording):
 def test_a_small_layer_behind_a_small_table_is_below_the_floor(recording, rest_ns, is_found):
     def operators(t):
         words = t.op("embedding", t.value(10, 4, role="parameter"), t.value(100), shape=(100, 4), line=2, ns=100)
-        hidden = t.op("mm", words, t.value(4, 8, role="parameter"), shape=(100, 8), line=3, ns=100)
+        hidden = t.op("mm", words, t.value(4, 4, role="parameter"), shape=(100, 4), line=3, ns=100)
         return t.op("bmm", t.op("softmax", hidden, line=4, ns=rest_ns), line=4, ns=rest_ns)
 
     assert bool(equal_rows.find(tables(recording, steps(operators)))) is is_found
