@@ -99,7 +99,8 @@ def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     if one.joined and t.device_id >= 0:
         return EMPTY
     calls = python_calls(t, flow, (*one.work.operators, *one.joined))
-    return last_parts(t, flow, one) if calls >= 3 else EMPTY  # fewer are a function of torch that consists of several
+    fewest = 2 if one.facts.get("kind") == "matrix of distances" else 3  # of fewer torch may have made one function
+    return last_parts(t, flow, one) if calls >= fewest else EMPTY
 
 
 _RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False)

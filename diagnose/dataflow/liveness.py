@@ -104,7 +104,7 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
             each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
             product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
             place = _Place("zero factor", graph.work(group).line, product.place)
-        elif names and names.isdisjoint(changed):
+        elif names and (names.isdisjoint(changed) or not still.isdisjoint(written)):
             line = start_of_backward(graph, group[0]).place
             place = _Place("gradient", line, line, is_frozen=True)
         elif 2 * graph.time(i for i in group if graph.operators[i].phase == "backward") <= graph.time(group):
@@ -271,18 +271,18 @@ def _makes(graph: Graph, i: int, values: set[int]) -> bool:
 
 
 def _still(graph: Graph) -> set[int]:
-    """Return the values that updates with a learning rate of 0 write."""
-    contents: dict[str, set[str]] = defaultdict(set)  # by the name of a parameter
+    """Return the values that updates with a learning rate of 0 write; some also write the gradients that they read."""
+    contents: dict[tuple[int, bool], set[str]] = defaultdict(set)  # of parameters, whole or of a sample
     for value in graph.values:
         if value.role == "parameter" and value.storage in graph.flow.held and value.fingerprint:
-            contents[value.name].add(value.fingerprint)
-    return {
-        use.value
-        for one in graph.operators
-        if one.phase == "optimizer"
-        for use in one.writes
-        if (value := graph.values[use.value]).storage in graph.flow.held and len(contents[value.name]) == 1
-    }
+            contents[value.storage, value.is_exact].add(value.fingerprint)
+    still = set[int]()
+    for one in graph.operators if all(len(each) == 1 for each in contents.values()) else ():
+        written = {use.value: graph.values[use.value] for use in one.writes if one.phase == "optimizer"}
+        own = {value.storage for value in written.values() if value.role != "gradient"}
+        if own and own <= graph.flow.held:
+            still.update(written)
+    return still
 
 
 def _zeros(graph: Graph) -> set[int]:
