@@ -8,12 +8,14 @@ mean equal parts. A storage keeps them as axes: positions a step apart, each wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.dataflow import Use
+from diagnose.model.intervals import grouped
 from diagnose.model.shapes import num_elements
 
 __all__ = ["MAX_PARTS", "Argument", "Axes", "Axis", "Copies", "axes_of", "copies_in", "shared_copies"]
@@ -84,7 +86,9 @@ def copies_in(argument: Argument, axes: Axes, origin: int) -> Iterator[Copies]:
 def _apart(one: Copies) -> Iterator[Copies]:
     """Yield copies along each dimension alone, where parts are equal if they are along each."""
     if len(one.dims) > 1:
-        along = [_rows_numbered(np.moveaxis(one.labels, k, 0).reshape(size, -1)) for k, size in enumerate(one.labels.shape)]
+        along = [
+            _rows_numbered(np.moveaxis(one.labels, k, 0).reshape(size, -1)) for k, size in enumerate(one.labels.shape)
+        ]
         each = [Copies((d,), labels, one.origin) for d, labels in zip(one.dims, along, strict=True)]
         if num_elements(c.num_distinct for c in each) == one.num_distinct:
             yield from (c for c in each if c.num_distinct < c.labels.size)
@@ -109,7 +113,7 @@ def _rows_numbered(rows: Labels) -> Labels:
 
 def _numbered(labels: Labels) -> Labels:
     """Return labels as numbers from 0 without a gap."""
-    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape).astype(np.int64)
+    return grouped(labels.ravel()).of.reshape(labels.shape).astype(np.int64)
 
 
 def _colliding(use: Use, moving: Iterable[int], axes: Axes) -> list[list[int]]:
@@ -171,7 +175,8 @@ def _joined(
         mine += [Copies((d,), np.arange(sizes[dims.index(d)], dtype=np.int64), -1) for d in alone]
         for one in mine:
             order = sorted(range(len(one.dims)), key=lambda k: one.dims[k])
-            wide = one.labels.transpose(order).reshape([s if d in one.dims else 1 for d, s in zip(dims, sizes)])
+            wide = one.labels.transpose(order)
+            wide = wide.reshape([size if d in one.dims else 1 for d, size in zip(dims, sizes, strict=True)])
             labels = _numbered(labels * one.num_distinct + wide)
             origin = max(origin, one.origin)
     return Copies(dims, labels, origin) if labels.max() + 1 < labels.size else None
@@ -183,9 +188,8 @@ def axes_of(result: Use, copies: Iterable[Copies]) -> Axes:
     for one in copies:
         order = sorted(range(len(one.dims)), key=lambda k: -result.stride[one.dims[k]])
         dims = [one.dims[k] for k in order]
-        pairs = zip(dims, dims[1:], strict=False)
-        if all(result.stride[d] == result.shape[e] * result.stride[e] for d, e in pairs):
-            _, first, inverse = np.unique(one.labels.transpose(order), return_index=True, return_inverse=True)
-            where = first[inverse.ravel()].astype(np.int64)
+        if all(result.stride[d] == result.shape[e] * result.stride[e] for d, e in pairwise(dims)):
+            same = grouped(one.labels.transpose(order).ravel())
+            where = same.first[same.of].astype(np.int64)
             found.append(Axis(result.stride[dims[-1]], where.tobytes(), one.origin))
     return tuple(found)

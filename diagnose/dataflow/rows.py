@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,9 @@ _FILLS = frozenset({"ones", "ones_like", "new_ones", "full", "full_like", "new_f
 NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
 # These work on each matrix, image or head of a batch alone; their first argument has the batch, or all have it.
 _MATRICES = re.compile(r"bmm|baddbmm|_?linalg_(?!vector_norm).*|_?cholesky.*|triangular_solve|tri[lu]|diag_embed")
-_IMAGES = re.compile(r".*(avg|max)_pool.*|_?upsample_.*|.*_pad\w*|native_group_norm|im2col|col2im")
+_IMAGES = re.compile(
+    r".*(avg|max)_pool.*|_?upsample_.*|(constant|reflection|replication)_pad\w*|native_group_norm|im2col|col2im"
+)
 _HEADS = re.compile(r"_?scaled_dot_product.*|grid_sampler.*")
 _DIMENSIONS = re.compile(r"\bdims?=[(\[]?(-?\d+(?:, ?-?\d+)*)")
 
@@ -139,7 +142,7 @@ def _repeated(rows: _Rows, copies: Sequence[Copies]) -> _Repeated:
 
 
 def _is_copy(one: Operator) -> bool:
-    return is_copy(one) or base_name(one) in _GATHERS | _JOINS | {"repeat"}
+    return is_copy(one) or base_name(one) in _LAYOUTS
 
 
 def mapped_rows(one: Operator) -> tuple[Use, int] | None:
@@ -160,47 +163,60 @@ def _rows(graph: Graph, i: int) -> _Rows | None:
     one = graph.operators[i]
     if one.phase in ("backward", "optimizer") or one.draws or not one.writes or not one.reads:
         return None
-    name, result = base_name(one), one.writes[0]
     if all((made := graph.values[use.value]).kind == "constant" or made.zeros == 1 for use in one.writes):
         return None
-    all_dims, first = range(len(result.shape)), one.reads[0]
-    linear = mapped_rows(one)
+    if base_name(one) in _LAYOUTS:
+        return _LAYOUTS[base_name(one)](one, i)
+    num_dims = len(one.writes[0].shape)
+    if is_pointwise(one) or is_copy(one):
+        reads = (use for use in one.reads if len(use.shape) <= num_dims and not _is_filled(graph, use))
+        return _Rows(one.writes[0], tuple(range(num_dims)), [_at_end(use, num_dims) for use in reads])
+    dims, read = _alone(one)
+    return _by_row(one.writes[0], dims, read) if dims else _reduced(one)
+
+
+def _alone(one: Operator) -> tuple[list[int], Sequence[Use]]:
+    """Return the dimensions along which an operator computes rows, images or matrices, and what has them."""
+    name, result, first = base_name(one), one.writes[0].shape, one.reads[0]
+    linear, num_batch = mapped_rows(one), 0
     if linear is not None:
-        return _by_row(result, [d for d in all_dims if d != linear[1]], [linear[0]])
-    if name in _JOINS:
-        return _joined(one)
-    if name in _GATHERS:
-        return _gathered(one, i)
-    if name == "repeat":
-        return _tiled(one, i)
+        return [d for d in range(len(result)) if d != linear[1]], linear[:1]
     if name in NORMS:
         stats = one.writes[-1].shape
-        return _by_row(result, [d for d in all_dims if stats[d : d + 1] == result.shape[d : d + 1]], [first])
-    if is_pointwise(one) or is_copy(one):
-        reads = [use for use in one.reads if len(use.shape) <= len(all_dims) and not _is_filled(graph, use)]
-        shifts = [len(all_dims) - len(use.shape) for use in reads]
-        arguments = [Argument(use, {d: d + shift for d in range(len(use.shape))}) for use, shift in zip(reads, shifts)]
-        return _Rows(result, tuple(all_dims), arguments)
-    if _MATRICES.fullmatch(name):
-        return _by_row(result, range(max(len(first.shape), len(all_dims)) - 2), one.reads)
+        return [d for d, size in enumerate(result) if stats[d : d + 1] == (size,)], [first]
     if name in CONVOLUTIONS or _IMAGES.fullmatch(name):
-        return _by_row(result, [0], [first])
-    if _HEADS.fullmatch(name):
-        return _by_row(result, range(1 if name.startswith("grid") else 2), one.reads)
-    dims = _DIMENSIONS.search(one.attributes)
-    if dims is None or not (is_reduction(one) or name in ("sort", "topk")):
+        return [0], [first]
+    if _MATRICES.fullmatch(name):
+        num_batch = max(len(first.shape), len(result)) - 2
+    elif _HEADS.fullmatch(name):
+        num_batch = 1 if name.startswith("grid") else 2
+    return [*range(num_batch)], one.reads
+
+
+def _reduced(one: Operator) -> _Rows | None:
+    """Return the rows that an operator adds up, sorts or normalizes along other dimensions."""
+    first, num_dims = one.reads[0], len(one.writes[0].shape)
+    found = _DIMENSIONS.search(one.attributes)
+    if found is None or not (is_reduction(one) or base_name(one) in ("sort", "topk")):
         return None
-    reduced = {int(d) % max(len(first.shape), 1) for d in dims[1].split(",")}
+    reduced = {int(d) % max(len(first.shape), 1) for d in found[1].split(",")}
     kept = [d for d in range(len(first.shape)) if d not in reduced]
-    to = kept if len(first.shape) == len(all_dims) else range(len(kept))
-    return _Rows(result, tuple(to), [Argument(first, dict(zip(kept, to, strict=True)))])
+    to = kept if len(first.shape) == num_dims else range(len(kept))
+    return _Rows(one.writes[0], tuple(to), [Argument(first, dict(zip(kept, to, strict=True)))])
 
 
 def _by_row(result: Use, kept: Iterable[int], reads: Iterable[Use]) -> _Rows | None:
     """Return rows that lie along the same dimensions of the result and of what is read."""
-    dims = [d for d in kept if d < len(result.shape)]
-    arguments = [Argument(use, {d: d for d in dims if use.shape[d] == result.shape[d]}) for use in reads if len(use.shape) > len(dims)]
-    return _Rows(result, tuple(dims), arguments) if arguments else None
+    dims = tuple(d for d in kept if d < len(result.shape))
+    read = [use for use in reads if len(use.shape) > max(dims, default=0)]
+    if not read or any(use.shape[d] not in (1, result.shape[d]) for use in read for d in dims):
+        return None
+    return _Rows(result, dims, [Argument(use, {d: d for d in dims}) for use in read])
+
+
+def _at_end(use: Use, num_dims: int) -> Argument:
+    """Return an argument whose dimensions are the last ones of so many."""
+    return Argument(use, {d: d + num_dims - len(use.shape) for d in range(len(use.shape))})
 
 
 def _dimension(one: Operator) -> int:
@@ -209,10 +225,10 @@ def _dimension(one: Operator) -> int:
     return int(found[1]) % len(one.writes[0].shape) if found else 0
 
 
-def _joined(one: Operator) -> _Rows:
+def _joined(one: Operator, _i: int) -> _Rows:
     """Return the rows of what is joined; windows at equal distances are a view that shows elements several times."""
     first, result, dim = one.reads[0], one.writes[0], _dimension(one)
-    is_cat, steps = base_name(one) == "cat", {b.offset - a.offset for a, b in zip(one.reads, one.reads[1:], strict=False)}
+    is_cat, steps = base_name(one) == "cat", {b.offset - a.offset for a, b in pairwise(one.reads)}
     if len({use._replace(offset=0) for use in one.reads}) == len(steps) == 1 and min(steps) > 0:
         (step,), num = steps, len(one.reads)
         windows = first._replace(shape=(num, *first.shape), stride=(step, *first.stride))
@@ -238,7 +254,7 @@ def _gathered(one: Operator, i: int) -> _Rows | None:
     taken = range(at, at + width)
     dims = {d if d < at else d - width + num: d for d in range(size) if d not in taken}
     arguments = [Argument(source, dims)]
-    arguments += [Argument(use, {d: d + at + width - len(use.shape) for d in range(len(use.shape))}) for use in indices]
+    arguments += [_at_end(use, at + width) for use in indices]
     there, sizes = num_elements(source.shape[at : at + num]), result.shape[at : at + width]
     if there > (1 - MIN_REPEATED) * num_elements(sizes) or num_elements(sizes) > MAX_PARTS:
         return _Rows(result, tuple(range(size)), arguments)
@@ -256,6 +272,13 @@ def _tiled(one: Operator, i: int) -> _Rows:
     copies = (Copies((d,), np.arange(result.shape[d]) % sizes[d], i) for d in tiled)
     dims = {d - shift: d for d in range(shift, len(result.shape)) if d not in tiled}
     return _Rows(result, tuple(dims.values()), [Argument(source, dims)], tuple(copies))
+
+
+_LAYOUTS: Mapping[str, Callable[[Operator, int], _Rows | None]] = {
+    **dict.fromkeys(_JOINS, _joined),
+    **dict.fromkeys(_GATHERS, _gathered),
+    "repeat": _tiled,
+}
 
 
 def _is_filled(graph: Graph, use: Use) -> bool:

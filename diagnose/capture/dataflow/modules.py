@@ -118,7 +118,8 @@ class Roles:
         self._optimizers[id(optimizer)] = optimizer
         for group in optimizer.param_groups:
             # A scheduler multiplies the initial rate.
-            is_still = all(type(rate) is float and rate == 0 for rate in (group.get("lr"), group.get("initial_lr", 0.0)))
+            rates = group.get("lr"), group.get("initial_lr", 0.0)
+            is_still = all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
             for parameter in group["params"]:
                 self._note_parameter(parameter, "")
                 storage = self._storage(parameter)
