@@ -36,8 +36,9 @@ def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program
     modules, needs = facts.get("modules"), ""
     title = "Detach what the other model made: nothing uses its gradients"
     if facts.get("is_frozen"):
-        why = "their learning rate is 0" if facts.get("has_no_rate") else "no optimizer updates them"
-        title = f"Freeze {modules} with requires_grad_(False): {why}"
+        title = f"Freeze {modules} with requires_grad_(False): no optimizer updates them"
+        if facts.get("has_no_rate"):
+            title = f"Freeze {modules} with requires_grad_(False): their learning rate is 0"
         needs = "layers that come before all that train"
     elif facts.get("is_unused"):
         title = f"Freeze {modules} for the loss{at}, which does not train them"

@@ -95,6 +95,9 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
     found: dict[_Place, list[int]] = {}
     dead = [i for i in graph.of_step(step) if i not in live and graph.computes(i)]
     of_zeros = components(graph, (i for i in dead if i in reached))
+    made = (graph.values[use.value] for i in dead if graph.operators[i].phase == "backward"
+            for use in graph.operators[i].writes)  # fmt: skip
+    needless = {value.name for value in made if value.role == "gradient"}
     for group in (*of_zeros, *components(graph, (i for i in dead if i not in reached))):
         written = {use.value: graph.values[use.value] for i in group for use in graph.operators[i].writes}
         names = {value.name for at, value in written.items() if value.role == "gradient" or at in still}
@@ -104,6 +107,8 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
             each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
             product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
             place = _Place("zero factor", graph.work(group).line, product.place)
+        elif not still.isdisjoint(written) and not names <= needless:  # the norm of all gradients, say, needs theirs
+            continue
         elif names and (names.isdisjoint(changed) or not still.isdisjoint(written)):
             line = start_of_backward(graph, group[0]).place
             place = _Place("gradient", line, line, is_frozen=True)

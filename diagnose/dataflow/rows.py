@@ -196,10 +196,10 @@ def _alone(one: Operator) -> tuple[list[int], Sequence[Use]]:
 def _reduced(one: Operator) -> _Rows | None:
     """Return the rows that an operator adds up, sorts or normalizes along other dimensions."""
     first, num_dims = one.reads[0], len(one.writes[0].shape)
-    found = _DIMENSIONS.search(one.attributes)
-    if found is None or not (is_reduction(one) or base_name(one) in ("sort", "topk")):
+    found, sorts = _DIMENSIONS.search(one.attributes), base_name(one) in ("sort", "topk")
+    if not (sorts or (found and is_reduction(one))):
         return None
-    reduced = {int(d) % max(len(first.shape), 1) for d in found[1].split(",")}
+    reduced = {int(d) % max(len(first.shape), 1) for d in (found[1] if found else "-1").split(",")}
     kept = [d for d in range(len(first.shape)) if d not in reduced]
     to = kept if len(first.shape) == num_dims else range(len(kept))
     return _Rows(one.writes[0], tuple(to), [Argument(first, dict(zip(kept, to, strict=True)))])
