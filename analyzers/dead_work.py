@@ -2,8 +2,8 @@
 
 What it looks for
     Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
-    without a loss, gradients that nothing uses, updates with a learning rate of 0, a term times a coefficient of 0, an
-    average of frozen weights. Threshold: 3% of the step.
+    without a loss, gradients that nothing uses, a term times a coefficient of 0, an average of frozen weights. Also
+    gradients of parameters whose learning rate is 0. Threshold: 3% of the step.
 
 Why it costs
     A loss that goes through a second model also computes that model's gradients.

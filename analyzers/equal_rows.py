@@ -1,14 +1,13 @@
 """Operators compute many equal rows, or a linear layer has an enlarged input.
 
 What it looks for
-    Operators that work on each row of a batch alone, where rows are copies of others: products, convolutions,
-    factorizations, norms, attention and pointwise operators. Views, gathers and overlapping windows repeat rows. Also
-    linear layers of what was interpolated, or joined or added up of such rows. Threshold: 3% of the step, backward
-    included.
+    Operators that compute each row of a batch separately, on rows that are copies of others. Examples are products,
+    convolutions, factorizations, norms and attention. Views, gathers and overlapping windows repeat rows. Also linear
+    layers of what was interpolated, or joined or added up of such rows. Threshold: 3% of the step, backward included.
 
 Why it costs
-    Equal rows cost as much as different ones: a message per edge instead of per node, a frame in each of its windows,
-    one covariance for each sequence. A 1x1 convolution after an interpolation multiplies each pixel several times.
+    Equal rows cost as much as different ones: a message per edge instead of per node, a frame once per window. A 1x1
+    convolution after an interpolation multiplies each pixel several times.
 
 What to do
     Compute first, then gather, expand, repeat or interpolate the result. If rows join two parts, multiply each part by

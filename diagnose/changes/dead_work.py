@@ -94,8 +94,8 @@ What to watch
         page="""End gradients above layers that do not train.
 
 What it does
-    Detaches what another model made, freezes parameters that no optimizer updates or whose learning rate is 0, leaves
-    out `requires_grad_()`, or runs frozen layers under `torch.no_grad()`.
+    Detaches what another model made, leaves out `requires_grad_()`, or runs frozen layers under `torch.no_grad()`.
+    Freezes parameters that no optimizer updates, or whose learning rate is 0.
 
 What to watch
     Detach only if the other model's optimizer does not step on this loss. A reentrant checkpoint needs an input with a
