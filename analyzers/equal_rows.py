@@ -26,7 +26,7 @@ import numpy as np
 from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals
+from diagnose.model.intervals import Intervals, among
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
@@ -117,17 +117,17 @@ def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
 
     A recurrent layer multiplies its input within one: nothing can be done to the product alone.
     """
-    operators, rows = flow.found.graph.operators, flow.rows
-    events, every = t.trace.events, t.host_rows(Kind.OP)
+    operators, events, every = flow.found.graph.operators, t.trace.events, t.host_rows(Kind.OP)
     calls = outermost(t.trace, every[events.thread[every] == t.main])
-    length, mine = np.zeros((2, len(calls) + 1)), set(one.work.operators)
-    call_of = {}
-    for i, each in enumerate(operators):
-        if each.writes and each.phase != "backward" and len(rows[i]):
-            call_of[i] = np.searchsorted(events.start[calls], events.start[rows[i]], side="right")
-            np.add.at(length[int(i in mine)], call_of[i], events.end[rows[i]] - events.start[rows[i]])
-    is_more = length[1] < length[0]
-    parts = {i for i in mine if i in call_of and is_more[call_of[i]].any()}
+    mine = set(one.work.operators)
+    forward = [i for i, each in enumerate(operators) if each.writes and each.phase != "backward"]
+    operator = np.repeat(forward, [len(flow.rows[i]) for i in forward])
+    rows = np.concatenate([np.empty(0, np.intp), *(flow.rows[i] for i in forward)])
+    call = np.searchsorted(events.start[calls], events.start[rows], side="right")
+    is_mine = among(operator, np.array(sorted(mine), np.intp))
+    length = np.where(is_mine, 1, -1) * (events.end[rows] - events.start[rows])
+    is_more = np.bincount(call, length, minlength=len(calls) + 1) < 0
+    parts = set(operator[is_mine & is_more[call]].tolist())
     work = flow.found.graph.work(i for i in mine if parts.isdisjoint((i, operators[i].forward)))
     return last_parts(t, flow, one._replace(work=work))
 
