@@ -2,8 +2,8 @@
 
 What it looks for
     Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
-    without a loss, gradients that nothing uses, a term times a coefficient of 0, an average of frozen weights.
-    Threshold: 3% of the step.
+    without a loss, gradients that nothing uses, a term times a coefficient of 0, an average of frozen weights. Also
+    gradients of parameters whose learning rate is 0. Threshold: 3% of the step.
 
 Why it costs
     A loss that goes through a second model also computes that model's gradients.
@@ -75,10 +75,12 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         if one.parameters:
             title = "The backward pass computes gradients of parameters that no optimizer updates"
             more = f" and {len(one.parameters) - 1:,} more parameters" if len(one.parameters) > 1 else ""
-            text = (
-                f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}{more}, and no "
-                "optimizer updates them."
-            )
+            text = f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}{more}, and "
+            text += "no optimizer updates them."
+            if one.has_no_rate:
+                title = "The backward pass computes gradients of parameters with a learning rate of 0"
+                text = f"{at(one.value_line).capitalize()} computes gradients of {one.parameters[0]}{more}, and their "
+                text += "learning rate is 0."
         elif one.unused:
             title = "The backward pass computes gradients of parameters that nothing uses"
             text = f"The backward pass of {at(one.call_line)} computes gradients of {modules_of(one.unused)}, and "
@@ -100,8 +102,9 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         is_first = one.kind == "gradient" or one.value_line not in one.work.lines
         lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines
+        lines = (flow.optimizer, *lines) if one.has_no_rate else lines
         facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
-        facts |= {"is_frozen": bool(one.parameters), "is_unused": bool(one.unused)}
+        facts |= {"is_frozen": bool(one.parameters), "has_no_rate": one.has_no_rate, "is_unused": bool(one.unused)}
         facts |= {
             "modules": modules_of((*one.parameters, *one.unused)),
             "is_asked": one.asked_line is not None,

@@ -1,17 +1,17 @@
-"""Attention, a norm, a loss, an activation or a rotary embedding is written out in single operators.
+"""Attention, a norm, a loss, an activation or a matrix of distances is written out in single operators.
 
 What it looks for
-    Pointwise operators and reductions in the script that together compute one of these. On a GPU, `unfused-attention`
-    reports attention. Also a matrix that compares all pairs of a vector's elements, to sum over those that come before.
-    Threshold: a saving of 3% of the step.
+    Pointwise operators and reductions in the script that together compute one of these, or a rotary embedding. On a
+    GPU, `unfused-attention` reports attention. Also a matrix that compares all pairs of a vector's elements, to sum
+    over those that come before. Threshold: a saving of 3% of the step.
 
 Why it costs
     Each operator reads and writes whole tensors, and the backward pass keeps every intermediate result.
 
 What to do
     Call the fused operator: `F.scaled_dot_product_attention`, `F.layer_norm`, `F.rms_norm`, `F.cross_entropy`,
-    `F.gelu(x, approximate="tanh")` or `F.glu`. Or compile the function. Of all pairs: sort once, and use `cumsum` or
-    `torch.logcumsumexp`.
+    `F.gelu(x, approximate="tanh")`, `F.glu` or `torch.cdist`. Or compile the function. For sums over those that come
+    before: sort once, and use `cumsum` or `torch.logcumsumexp`.
 
 How sure
     Medium: the formula is inferred from the operators. Needs `diagnose trace`.
@@ -38,7 +38,7 @@ META = RuleMeta(
     order=145,
     host_order=99,
     legend=Legend("a fused operator was written out"),
-    changes=("fused-attention", "fused-norm", "cumulate-sorted"),
+    changes=("fused-attention", "fused-norm", "matrix-of-distances", "cumulate-sorted"),
     needs=("data flow",),
 )
 ADVICE = (
@@ -52,6 +52,16 @@ ADVICE = (
         watch="F.group_norm(x, 1) differs from F.layer_norm over the channels: its mean is over height and width too.",
         when=lambda f, _: f.facts.get("call"),
         least=0.7,  # torch's operator reads and writes more than one pass does: casts, sums for the weights
+    ),
+    Advice(
+        id="matrix-of-distances",
+        title="Call torch.cdist instead of taking the differences of all pairs{there}",
+        numerics=rounding("a product loses digits of small distances; compute_mode chooses another way"),
+        before="distances = (x[:, None] - y[None]).pow(2).sum(-1)",
+        after="distances = torch.cdist(x, y).square()  # for the nearest ones the roots do as well",
+        needs="differences that nothing else reads",
+        when=of_kind("matrix of distances"),
+        least=0.5,  # of few columns, and of absolute differences
     ),
     Advice(
         id="cumulate-sorted",
@@ -99,7 +109,8 @@ def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     if one.joined and t.device_id >= 0:
         return EMPTY
     calls = python_calls(t, flow, (*one.work.operators, *one.joined))
-    return last_parts(t, flow, one) if calls >= 3 else EMPTY  # fewer are a function of torch that consists of several
+    fewest = 2 if one.facts.get("kind") == "matrix of distances" else 3  # of fewer torch may have made one function
+    return last_parts(t, flow, one) if calls >= fewest else EMPTY
 
 
 _RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False)

@@ -37,6 +37,8 @@ def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program
     title = "Detach what the other model made: nothing uses its gradients"
     if facts.get("is_frozen"):
         title = f"Freeze {modules} with requires_grad_(False): no optimizer updates them"
+        if facts.get("has_no_rate"):
+            title = f"Freeze {modules} with requires_grad_(False): their learning rate is 0"
         needs = "layers that come before all that train"
     elif facts.get("is_unused"):
         title = f"Freeze {modules} for the loss{at}, which does not train them"
@@ -92,8 +94,8 @@ What to watch
         page="""End gradients above layers that do not train.
 
 What it does
-    Detaches what another model made, freezes parameters that no optimizer updates, leaves out `requires_grad_()`, or
-    runs frozen layers under `torch.no_grad()`.
+    Detaches what another model made, leaves out `requires_grad_()`, or runs frozen layers under `torch.no_grad()`.
+    Freezes parameters that no optimizer updates, or whose learning rate is 0.
 
 What to watch
     Detach only if the other model's optimizer does not step on this loss. A reentrant checkpoint needs an input with a

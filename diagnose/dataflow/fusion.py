@@ -18,7 +18,10 @@ __all__ = ["Unfused", "fusable_within", "unfused_clusters"]
 
 MIN_FUSED_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
 MIN_KEYS = 16  # of an attention: a softmax over fewer is a gate or a mixture of few
-Form: TypeAlias = Literal["attention", "loss", "norm", "rotary embedding", "GELU", "gated activation", "pointwise"]
+Form: TypeAlias = Literal[
+    "attention", "matrix of distances", "loss", "norm", "rotary embedding", "GELU", "gated activation", "pointwise"
+]
+_ROOTS, _NORMS = frozenset({"sqrt", "rsqrt", "std", "std_mean"}), frozenset({"linalg_vector_norm", "norm"})
 
 # Operators that make a cluster what it is: of each set, one. The first row that fits counts.
 _FORMS: tuple[tuple[Form, tuple[set[str], ...]], ...] = (
@@ -61,7 +64,8 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
         form, cluster = _formed(graph, whole, forms if phase == "backward" else None)
         lines = graph.work(cluster).lines
         is_backward_of_form = phase == "backward" and form != "pointwise"
-        if is_backward_of_form or len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
+        is_known = is_backward_of_form or form in ("attention", "matrix of distances")
+        if is_known or len(cluster) >= MIN_FUSED_OPERATORS:
             if form != "pointwise":
                 forms |= dict.fromkeys(lines, form)
             where = tuple((line.file, line.function) for line in lines[:1])
@@ -110,8 +114,12 @@ def _formed(graph: Graph, cluster: list[int], forms: Mapping[Frame, Form] | None
     if forms is not None:
         mine = [i for i in cluster if operators[i].place in forms]
         return (forms[operators[mine[0]].stack[0]], mine) if mine else ("pointwise", cluster)
+    distances = _distances(graph, cluster)
+    if distances:
+        return "matrix of distances", distances
     form: Form = next((form for form, sets in _FORMS if _fits(graph, cluster, sets)), "pointwise")
     form = "pointwise" if form == "GELU" and not _weighs_itself(graph, cluster) else form
+    form = "pointwise" if form == "norm" and not _scales_itself(graph, cluster) else form
     form = "attention" if form != "loss" and _attends(graph, cluster) else form
     if form in ("pointwise", "attention"):
         return form, cluster
@@ -174,6 +182,72 @@ def _weighs_itself(graph: Graph, cluster: list[int]) -> bool:
         is_bent = base_name(one) in ("tanh", "erf") or any(bent for _, bent in parts)
         known |= {use.value: (made_of, is_bent) for use in one.writes}
     return False
+
+
+def _scales_itself(graph: Graph, cluster: list[int]) -> bool:
+    """Return whether a root of a sum scales what is summed up: that of distances or of variances alone does not."""
+    inside = set(cluster)
+    for one in (graph.operators[i] for i in cluster if base_name(graph.operators[i]) in ("mul", "div")):
+        for factor, whole in (one.reads, one.reads[::-1]) if len(one.reads) == 2 else ():
+            if _num_distinct(factor) < _num_distinct(whole):
+                before = [by for v in _near(graph, factor.value, inside) if (by := graph.producer(v)) is not None]
+                summed = (v for by in before if is_reduction(by) for v in _near(graph, by.reads[0].value, inside))
+                is_root = not _ROOTS.isdisjoint(map(base_name, before))
+                if is_root and not _near(graph, whole.value, inside).isdisjoint(summed):
+                    return True
+    return False
+
+
+def _near(graph: Graph, value: int, inside: set[int]) -> set[int]:
+    """Return a value and those that it is made of within a cluster, a few operators back."""
+    found = last = {value}
+    for _ in range(4):  # a root, what keeps it from being infinite, a mean, and a square
+        made = {graph.values[v].producer for v in last} & inside
+        last = {v for i in made for v in graph.needs[i]} - found
+        found = found | last
+    return found
+
+
+def _distances(graph: Graph, cluster: list[int]) -> list[int]:
+    """Return the operators that take differences of all pairs of rows, square them and sum them up; none if none do."""
+    inside, found = set(cluster), set[int]()
+    for i in cluster:
+        one = graph.operators[i]
+        is_squared = base_name(one) in _NORMS
+        if not (is_squared or base_name(one) in ("sum", "mean")):
+            continue
+        use, rows = one.reads[0], [i]
+        kept = one.writes[0].shape[: -1 if len(one.writes[0].shape) == len(use.shape) else None]
+        row = use.shape[len(kept) :]
+        while row and use.shape[: len(kept)] == kept and _only_reader(graph, use.value) == rows[-1]:
+            j = graph.values[use.value].producer
+            if j not in inside:
+                break
+            each = graph.operators[j]
+            name, scales = base_name(each), [read for read in each.reads[1:] if _num_distinct(read) > num_elements(row)]
+            rows.append(j)
+            if name == "sub" and len(each.reads) == 2:
+                is_of_rows = all(read.shape[-len(row) :] == row for read in each.reads)
+                if is_squared and is_of_rows and max(map(_num_distinct, each.reads)) < num_elements(use.shape):
+                    found.update(rows)
+                break
+            squares = name in ("square", "abs") or "exponent=2" in each.attributes
+            squares |= name == "mul" and len({read.value for read in each.reads}) < len(each.reads)
+            if squares == is_squared and (squares or scales or name not in ("mul", "div", "neg")):
+                break
+            is_squared, use = is_squared or squares, each.reads[0]
+    return sorted(found)
+
+
+def _only_reader(graph: Graph, value: int) -> int:
+    """Return the only operator of the forward pass that reads a value, -1 if there are others."""
+    readers = [i for i in graph.readers[value] if graph.operators[i].phase != "backward"]
+    return readers[0] if len(readers) == 1 else -1
+
+
+def _num_distinct(use: Use) -> int:
+    """Return how many elements an operator sees at most that differ: those that a view repeats count once."""
+    return num_elements(size for size, step in zip(use.shape, use.stride, strict=True) if step)
 
 
 def _attends(graph: Graph, cluster: list[int]) -> bool:

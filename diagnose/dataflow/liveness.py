@@ -8,6 +8,9 @@ operator read them, the record of what made them is there, but it is not certain
 A product with the number zero needs nothing of its other factor, nor does what the backward pass makes of it: a
 function of that pass makes zeros of gradients that are zero. The number has to be zero in each recorded step, and no
 operator may have computed it.
+
+An update with a learning rate of 0 writes what is there already: it is no reason to compute a gradient. The rate has to
+be 0 in each recorded step, without a scheduler that starts elsewhere, and the parameter the same in each.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class DeadWork(NamedTuple):
     is_apart: bool = False  # nothing that ``value_line`` calls needs a gradient
     unused: tuple[str, ...] = ()  # parameters whose gradients are all that is dead: another backward pass trains them
     call_line: Frame | None = None  # that calls the modules which have them
+    has_no_rate: bool = False  # whether an optimizer has the parameters, with a learning rate of 0
 
 
 class _Place(NamedTuple):
@@ -79,11 +83,11 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
     """Return the dead work of a step, the longest first; what the last one leaves behind may all be read later."""
     updating = {one.step for one in graph.operators if one.phase == "optimizer" and one.writes}
     with_gradients = len(updating) < graph.flow.num_steps
-    zeros = _zeros(graph)
-    surely_live, live = (_live(graph, zeros, with_gradients=each) for each in (True, with_gradients))
-    reached = _live(graph, set(), with_gradients=with_gradients)  # what would be needed with another factor
-    writes = ((one, graph.values[use.value]) for one in graph.operators for use in one.writes)
-    updated = [value for one, value in writes if one.phase == "optimizer"]
+    zeros, still = _zeros(graph), _still(graph)
+    surely_live, live = (_live(graph, zeros | still, with_gradients=each) for each in (True, with_gradients))
+    reached = _live(graph, still, with_gradients=with_gradients)  # what would be needed with another factor
+    writes = ((one, use.value) for one in graph.operators for use in one.writes)
+    updated = [graph.values[value] for one, value in writes if one.phase == "optimizer" and value not in still]
     changed, storages = {value.name for value in updated}, {value.storage for value in updated}
     needed = {one.stack for i in graph.of_step(step) if i in live and not (one := graph.operators[i]).is_view}
     stacks = {stack[n:] for stack in needed for n in range(len(stack))}  # below which a needed operator runs
@@ -91,20 +95,25 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
     found: dict[_Place, list[int]] = {}
     dead = [i for i in graph.of_step(step) if i not in live and graph.computes(i)]
     of_zeros = components(graph, (i for i in dead if i in reached))
+    made = (graph.values[use.value] for i in dead if graph.operators[i].phase == "backward"
+            for use in graph.operators[i].writes)  # fmt: skip
+    needless = {value.name for value in made if value.role == "gradient"}
     for group in (*of_zeros, *components(graph, (i for i in dead if i not in reached))):
-        written = (graph.values[use.value] for i in group for use in graph.operators[i].writes)
-        names = {value.name for value in written if value.role == "gradient"}
+        written = {use.value: graph.values[use.value] for i in group for use in graph.operators[i].writes}
+        names = {value.name for at, value in written.items() if value.role == "gradient" or at in still}
         if group[0] in reached:
             # The line where most of the needless term is computed, and the one that multiplies it by zero.
             readers = (j for i in group for use in graph.operators[i].writes for j in graph.readers[use.value])
             each = (graph.operators[i] for i in (*group, *readers) if _makes(graph, i, zeros))
             product = next((one for one in each if one.phase != "backward"), graph.operators[group[0]])
             place = _Place("zero factor", graph.work(group).line, product.place)
-        elif 2 * graph.time(i for i in group if graph.operators[i].phase == "backward") <= graph.time(group):
-            place = _result(graph, group, stacks)
-        elif names and names.isdisjoint(changed):
+        elif not still.isdisjoint(written) and not names <= needless:  # the norm of all gradients, say, needs theirs
+            continue
+        elif names and (names.isdisjoint(changed) or not still.isdisjoint(written)):
             line = start_of_backward(graph, group[0]).place
             place = _Place("gradient", line, line, is_frozen=True)
+        elif 2 * graph.time(i for i in group if graph.operators[i].phase == "backward") <= graph.time(group):
+            place = _result(graph, group, stacks)
         else:
             place = _Place("gradient", *_end_in_backward(graph, group))
         place = place._replace(is_certain=surely_live.isdisjoint(group))
@@ -117,6 +126,7 @@ def dead_work(graph: Graph, step: int = 0) -> tuple[DeadWork, ...]:
             draws=any(graph.operators[i].draws for i in rows),
             is_certain=place.is_certain,
             parameters=tuple(sorted(frozen[place])) * place.is_frozen,
+            has_no_rate=place.is_frozen and frozen[place] <= {graph.values[value].name for value in still},
         )
         goes_on = place.kind == "gradient" and not place.is_frozen
         records.append(_with_source(graph, record, live, storages) if goes_on else record)
@@ -241,10 +251,10 @@ def _stays(graph: Graph, value: int, with_gradients: bool) -> bool:
     return is_last and (with_gradients or graph.values[value].role != "gradient")
 
 
-def _live(graph: Graph, zeros: set[int], *, with_gradients: bool) -> set[int]:
+def _live(graph: Graph, known: set[int], *, with_gradients: bool) -> set[int]:
     """Return the operators whose results or effects are needed, views among them: a view does nothing.
 
-    What only makes some values that are known to be zero is not needed.
+    What only makes some values that are known without it is not needed.
     """
     ends = (
         i
@@ -253,8 +263,8 @@ def _live(graph: Graph, zeros: set[int], *, with_gradients: bool) -> set[int]:
         or not (one.writes or one.is_view)
         or any(_stays(graph, use.value, with_gradients) for use in one.writes)
     )
-    live = reached(ends, lambda i: () if _makes(graph, i, zeros) else graph.makers(i))
-    return {i for i in live if not _makes(graph, i, zeros)} | {
+    live = reached(ends, lambda i: () if _makes(graph, i, known) else graph.makers(i))
+    return {i for i in live if not _makes(graph, i, known)} | {
         i for i, one in enumerate(graph.operators) if one.is_view
     }
 
@@ -263,6 +273,21 @@ def _makes(graph: Graph, i: int, values: set[int]) -> bool:
     """Return whether an operator makes nothing but some values."""
     writes = graph.operators[i].writes
     return bool(writes) and all(use.value in values for use in writes)
+
+
+def _still(graph: Graph) -> set[int]:
+    """Return the values that updates with a learning rate of 0 write; some also write the gradients that they read."""
+    contents: dict[tuple[int, bool], set[str]] = defaultdict(set)  # of parameters, whole or of a sample
+    for value in graph.values:
+        if value.role == "parameter" and value.storage in graph.flow.held and value.fingerprint:
+            contents[value.storage, value.is_exact].add(value.fingerprint)
+    still = set[int]()
+    for one in graph.operators if all(len(each) == 1 for each in contents.values()) else ():
+        written = {use.value: graph.values[use.value] for use in one.writes if one.phase == "optimizer"}
+        own = {value.storage for value in written.values() if value.role != "gradient"}
+        if own and own <= graph.flow.held:
+            still.update(written)
+    return still
 
 
 def _zeros(graph: Graph) -> set[int]:

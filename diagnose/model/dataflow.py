@@ -7,7 +7,7 @@ A trace shows when operators ran; this table shows what they did. It is written 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 Phase: TypeAlias = Literal["forward", "backward", "optimizer", "other"]
@@ -117,6 +117,5 @@ class Dataflow:
     rank: int = 0
     left_out: tuple[str, ...] = ()  # what could not be looked at, one sentence each
     cost_ns: int = 0  # what looking took, beyond the operators
-    roots: frozenset[int] = field(
-        default_factory=frozenset
-    )  # values that outlive the steps: what writes them is needed
+    roots: frozenset[int] = frozenset()  # values that outlive the steps: what writes them is needed
+    held: frozenset[int] = frozenset()  # storages of parameters with learning rate 0, and of their optimizer's state

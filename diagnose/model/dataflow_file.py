@@ -39,6 +39,7 @@ class _Rows(msgspec.Struct, gc=False):
     left_out: tuple[str, ...] = ()
     cost_ns: Count = 0
     roots: list[Count] = []
+    held: list[Count] = []
 
 
 class _Table:
@@ -91,6 +92,7 @@ def dataflow_rows(flow: Dataflow) -> dict[str, object]:
         "left_out": flow.left_out,
         "cost_ns": flow.cost_ns,
         "roots": sorted(flow.roots),
+        "held": sorted(flow.held),
         "texts": texts.rows,
         "shapes": shapes.rows,
         "frames": frames.rows,
@@ -153,6 +155,7 @@ def _dataflow(rows: _Rows) -> Dataflow:
         left_out=rows.left_out,
         cost_ns=rows.cost_ns,
         roots=frozenset(rows.roots),
+        held=frozenset(rows.held),
     )
 
 

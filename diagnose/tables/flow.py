@@ -72,6 +72,7 @@ class Flow(NamedTuple):
     wide: tuple[tuple[CallRecord, ExpressionRecord], ...] = ()  # what makes 64-bit floats for the step
     callers: Mapping[int, int] = MappingProxyType({})  # of events: the outermost operator that calls nothing else
     long_step: LongStep | None = None
+    optimizer: Frame | None = None  # the call that makes the main one
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -135,7 +136,9 @@ def flow_of(t: Tables) -> Flow | None:
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
     computing = (rows for one, rows in zip(flow.operators, found, strict=True) if not one.is_view)
     callers = _callers(t, np.array(sorted({row for rows in computing for row in rows}), np.intp))
-    found_flow = Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers)
+    call = capture.known.optimizer.made
+    optimizer = Frame(call.file, call.begin[0], "") if call is not None else None
+    found_flow = Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers, optimizer=optimizer)
     return found_flow._replace(long_step=_long_step(t, found_flow))
 
 

@@ -96,3 +96,24 @@ def test_gradients_that_stay_may_be_used_by_a_step_that_was_not_recorded(recordi
     (finding,) = dead_work.find(tables(recording, t))
     assert finding.confidence == "low"
     assert finding.doubt == "the gradients stay in `.grad`, and a step that was not recorded may use them"
+
+
+def test_a_learning_rate_of_zero_asks_for_frozen_parameters(recording):
+    def step(t):
+        weight = next((v for v in t.values if v.name == "base.0.weight"), None)
+        low = t.value(4, 4, role="parameter", name="base.0.weight") if weight is None else t.low
+        t.held = {t.values[low.value].storage}
+        out = t.op("mm", t.value(4, 4), low, line=2)
+        start = t.op("ones_like", out, line=8, phase="backward")
+        facts = {"role": "gradient", "name": "base.0.weight"}
+        gradient = t.op("mm", start, line=2, phase="backward", forward=len(t.operators) - 2, facts=facts)
+        t.low = t.op("add_", gradient, into=low, phase="optimizer", facts={"name": "base.0.weight"}, line=9)
+        return out
+
+    (finding,) = dead_work.find(t := tables(recording, steps(step)))
+    assert finding.title == "The backward pass computes gradients of parameters with a learning rate of 0"
+    assert (
+        finding.evidence[-1] == "Line 8 of train.py computes gradients of base.0.weight, and their learning rate is 0."
+    )
+    (first, *_) = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert first.title == "Freeze base.0 with requires_grad_(False): their learning rate is 0"

@@ -4,6 +4,7 @@ import pytest
 
 from diagnose.analyzers import unfused
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.dataflow import Use
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import GPU, steps, tables
 from tests.dataflow.test_order_masks import pairs
@@ -86,3 +87,15 @@ def test_attention_of_a_device_is_named_by_its_kernels(recording):
 def test_no_change_is_known_of_other_forms(recording):
     t = tables(recording, steps(gelu))
     assert prescribe(unfused.find(t)[0], t.steps.step_ns, UNKNOWN) == []
+
+
+def test_distances_of_all_pairs_are_one_call(recording):
+    def operators(t):
+        rows = Use(t.value(64, 8).value, (64, 1, 8), (8, 8, 1), 0, "float32")
+        others = Use(t.value(32, 8).value, (1, 32, 8), (256, 8, 1), 0, "float32")
+        apart = t.op("sub", rows, others, shape=(64, 32, 8), line=3)
+        return t.op("linalg_vector_norm", apart, shape=(64, 32), line=4)
+
+    (finding,) = unfused.find(t := tables(recording, steps(operators)))
+    assert finding.title == "A matrix of distances is written out in single operators"
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["matrix-of-distances"]

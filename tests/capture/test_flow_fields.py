@@ -11,6 +11,8 @@ from torch.nn import functional
 from diagnose.capture.dataflow.window import DataflowWindow
 from diagnose.capture.record.constructions import wide_sources
 from diagnose.capture.record.source_lines import SourceLines
+from diagnose.dataflow.graph import graph_of
+from diagnose.dataflow.liveness import dead_work
 from diagnose.model.dataflow import ASKS_FOR_GRADIENT, TAKES_OVER
 from diagnose.model.records import LoadedRecord
 from tests.capture.flows import line_of, named, only, record_dataflow, value
@@ -318,3 +320,27 @@ def test_wide_buffers_have_the_line_of_their_class():
     assert window.wide_buffers == {"wide": (__file__, line_of("class", __file__))}
     (found,) = wide_sources(SourceLines(Path()), LoadedRecord(), window.wide_buffers)
     assert (found.name, found.lines[3].strip()) == ("wide", 'self.register_buffer("wide", torch.ones(2).double())')
+
+
+@pytest.mark.parametrize("kind", ["foreach", "fused"])
+@pytest.mark.parametrize("warms_up", [False, True])
+def test_parameters_are_held_by_a_learning_rate_that_stays_zero(kind, warms_up):
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    groups = [{"params": layers[0].parameters(), "lr": 0.1 * warms_up}, {"params": layers[1].parameters(), "lr": 0.1}]
+    optimizer = torch.optim.AdamW(groups, **{kind: True})
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda _: 0.0 if warms_up else 1.0, lambda _: 1.0])
+
+    def step():
+        optimizer.zero_grad()
+        layers(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    step()
+    flow = record_dataflow(step)
+    held = {value.name for value in flow.values if value.storage in flow.held}
+    assert held == (set() if warms_up else {"0.weight", "0.bias"})
+    assert {value.role for value in flow.values if value.storage in flow.held} <= {"parameter", "optimizer state"}
+    assert [found.parameters for found in dead_work(graph_of(flow)) if found.has_no_rate] == (
+        [] if warms_up else [("0.bias", "0.weight")]
+    )

@@ -156,6 +156,7 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "cheaper-sample": lambda: {"rows": [Row(i) for i in range(3)]},
         "cheaper-line": lambda: {"scores": [3, 1, 2, 5, 4]},
         "cumulate-sorted": lambda: {"key": torch.rand(8), "score": torch.randn(8)},
+        "matrix-of-distances": lambda: {"x": torch.rand(4, 3), "y": torch.rand(5, 3)},
         "checkpoint-less": lambda: {"checkpoint": checkpoint},
         "channels-last": lambda: {
             "Model": Convolution,

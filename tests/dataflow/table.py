@@ -19,6 +19,7 @@ class Table:
         self.operators: list[Operator] = []
         self.values: list[Value] = []
         self.roots: set[int] = set()
+        self.held: set[int] = set()  # storages
 
     def value(self, *shape: int, role: Role = "input", content: str = "", dtype: str = "float32", **more) -> Use:
         """Add a value that was there before it was read."""
@@ -53,7 +54,8 @@ class Table:
 
     def graph(self) -> Graph:
         """Return the graph of what was added."""
-        flow = Dataflow(tuple(self.operators), tuple(self.values), self.step + 1, roots=frozenset(self.roots))
+        sets = {"roots": frozenset(self.roots), "held": frozenset(self.held)}
+        flow = Dataflow(tuple(self.operators), tuple(self.values), self.step + 1, **sets)
         return graph_of(flow)
 
     def _next_version(self, use: Use) -> int:

@@ -3,6 +3,7 @@
 import pytest
 
 from diagnose.dataflow.fusion import unfused_clusters
+from diagnose.model.dataflow import Use
 from tests.dataflow.table import Table
 
 KB = 1024
@@ -12,6 +13,14 @@ def chain(t: Table, x, *names: str, phase: str = "forward"):
     for name in names:
         x = t.op(name, x, line=5, phase=phase)
     return x
+
+
+def norm(t: Table, x, **more):
+    """Compute ``x`` over the root of its mean square."""
+    root = t.op("pow", x, line=5, **more)
+    for name in ("mean", "add", "rsqrt"):
+        root = t.op(name, root, shape=(*x.shape[:-1], 1), line=5, **more)
+    return t.op("mul", x, root, line=5, **more)
 
 
 def test_values_within_a_chain_need_not_move():
@@ -42,10 +51,9 @@ def test_a_value_that_is_read_behind_a_product_too_ends_a_cluster():
 def test_casts_belong_to_a_cluster():
     t = Table()
     x = t.op("_to_copy", t.value(256, dtype="bfloat16"), dtype="float32", line=5)
-    x = chain(t, x, "pow", "rsqrt", "mean")
-    t.op("_to_copy", x, dtype="bfloat16", line=5)
+    t.op("_to_copy", norm(t, x), dtype="bfloat16", line=5)
     (found,) = unfused_clusters(t.graph())
-    assert (found.kind, len(found.work.operators)) == ("norm", 5)
+    assert (found.kind, len(found.work.operators)) == ("norm", 7)
     assert found.bytes_moved - found.bytes_not_moved == 2 * 256 * 2
 
 
@@ -60,16 +68,14 @@ def test_what_a_cluster_reads_several_times_comes_in_once():
 def test_what_is_done_to_a_norm_outside_of_its_function_is_no_part_of_it():
     t = Table()
     x = t.op("add", t.value(256), line=30)
-    for name in ("pow", "mean", "add", "rsqrt", "mul"):
-        x = t.op(name, x, line=5, at=(31,))
-    t.op("relu", x, line=32)
+    t.op("relu", norm(t, x, at=(31,)), line=32)
     (found,) = unfused_clusters(t.graph())
     assert (found.kind, len(found.work.operators), [line.line for line in found.work.lines]) == ("norm", 5, [5])
 
 
 def test_the_sums_for_a_weight_belong_to_the_backward_pass_of_its_norm():
     t = Table()
-    chain(t, t.value(4, 64), "pow", "mean", "add", "rsqrt", "mul")
+    norm(t, t.value(4, 64))
     product = t.op("mul", t.value(4, 64), t.value(4, 64), line=5, phase="backward")
     t.op("sum", product, shape=(64,), line=5, phase="backward")
     (found,) = unfused_clusters(t.graph())
@@ -79,7 +85,6 @@ def test_the_sums_for_a_weight_belong_to_the_backward_pass_of_its_norm():
 @pytest.mark.parametrize(
     ("names", "form"),
     [
-        (("pow", "mean", "add", "rsqrt", "mul"), "norm"),
         (("_softmax", "log", "neg"), "loss"),
         (("neg", "cat", "mul", "add"), "rotary embedding"),
         (("sigmoid", "mul", "mul"), "gated activation"),
@@ -89,6 +94,36 @@ def test_what_a_cluster_is_follows_from_its_operators(names, form):
     t = Table()
     chain(t, t.value(256), *names)
     assert [found.kind for found in unfused_clusters(t.graph())] == [form]
+
+
+def test_a_root_of_sums_that_scales_nothing_of_them_is_no_norm():
+    """As a kernel of distances has it."""
+    t = Table()
+    sums = t.op("add", t.op("sum", t.value(8, 4), shape=(8, 1), line=5), t.value(1, 8), shape=(8, 8), line=5)
+    root = chain(t, sums, "sqrt", "mul")
+    t.op("mul", root, chain(t, root, "neg", "exp"), line=5)
+    assert [found.kind for found in unfused_clusters(t.graph())] == ["pointwise"]
+
+
+def distances(t: Table, codes: int = 32, *, square: str = "pow", reads_more: bool = False):
+    rows = Use(t.value(64, 8).value, (64, 1, 8), (8, 8, 1), 0, "float32")
+    others = Use(t.value(codes, 8).value, (1, codes, 8), (8 * codes, 8, 1), 0, "float32")
+    apart = t.op("sub", rows, others, shape=(64, codes, 8), line=5)
+    squares = t.op(square, apart, apart, line=5, attributes="exponent=2" * (square == "pow"))
+    t.op("sum", squares, shape=(64, codes), line=5)
+    if reads_more:
+        t.op("mm", apart, line=6)
+    return [(found.kind, len(found.work.operators)) for found in unfused_clusters(t.graph())]
+
+
+@pytest.mark.parametrize("square", ["pow", "mul", "abs"])
+def test_differences_of_all_pairs_that_are_summed_up_are_a_matrix_of_distances(square):
+    assert distances(Table(), square=square) == [("matrix of distances", 3)]
+
+
+def test_differences_that_are_needed_themselves_or_of_one_row_alone_are_none():
+    assert "matrix of distances" not in [kind for kind, _ in distances(Table(), reads_more=True)]
+    assert "matrix of distances" not in [kind for kind, _ in distances(Table(), codes=1)]
 
 
 def gelu(t: Table, x, gate=None):

@@ -260,3 +260,36 @@ def test_gradients_of_a_model_that_another_loss_trains_name_its_parameters():
         weights = [t.update(weights[0], through), t.update(weights[1], t.value(4, 5))]
     (found,) = dead_work(t.graph())
     assert (found.unused, found.call_line.line) == (("critic.w",), 18)
+
+
+def with_a_rate_of_zero(*, moves: bool = False, clips: bool = False):
+    """Return what is dead in two steps of a frozen layer below one that trains, by its learning rate alone."""
+    t = Table()
+    low, top = (t.value(4, 4, role="parameter", name=name, content="weights") for name in ("low.w", "top.w"))
+    t.held = {t.values[low.value].storage}
+    for t.step in range(2):
+        out = t.op("mm", t.op("mm", t.value(4, 4), low, line=2), top, line=3)
+        first = len(t.operators) - 2
+        start = t.op("ones_like", out, line=8, phase="backward")
+        trained = t.op("mm", start, line=3, phase="backward", forward=first + 1)
+        through = t.op("mm", start, top, line=3, phase="backward", forward=first + 1)
+        frozen = t.op(
+            "mm", through, line=2, phase="backward", forward=first, ns=50, facts={"role": "gradient", "name": "low.w"}
+        )
+        if clips:
+            trained = t.op("mul", trained, t.op("norm", frozen, shape=(), line=9))
+        facts = {"role": "parameter", "name": "low.w"}
+        low = t.op("add_", frozen, into=low, phase="optimizer", facts=facts, content="others" if moves else "weights")
+        top = t.update(top, trained)
+    return dead_work(t.graph())
+
+
+def test_a_learning_rate_of_zero_is_no_reason_for_a_gradient():
+    (found,) = with_a_rate_of_zero()
+    assert (found.has_no_rate, found.parameters, found.value_line.line) == (True, ("low.w",), 8)
+    assert lines(found.work) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("what", ["moves", "clips"])
+def test_a_parameter_that_moves_or_whose_gradient_is_read_is_not_frozen(what):
+    assert with_a_rate_of_zero(**{what: True}) == ()

@@ -110,13 +110,26 @@ class Roles:
         self._modules, self._storages = modules, storages
         self._names: dict[int, str] = {}  # of parameters, by their storage
         self._optimizers: dict[int, Any] = {}
+        self._is_still: dict[int, bool] = {}  # by storage of a parameter: whether its learning rate is 0 for good
+        self._parameter_of: dict[int, int] = {}  # by storage of an optimizer's state
 
     def optimizer_steps(self, optimizer: Any) -> None:
         """Note an optimizer's parameters and gradients: gradients may be gone at the step's end."""
         self._optimizers[id(optimizer)] = optimizer
         for group in optimizer.param_groups:
+            # A scheduler multiplies the initial rate.
+            rates = group.get("lr"), group.get("initial_lr", 0.0)
+            is_still = all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
             for parameter in group["params"]:
                 self._note_parameter(parameter, "")
+                storage = self._storage(parameter)
+                self._is_still[storage] = is_still and self._is_still.get(storage, True)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Return the storages of parameters whose learning rate is 0, and of their optimizer's state."""
+        still = {storage for storage, is_still in self._is_still.items() if is_still and storage >= 0}
+        return frozenset((*still, *(state for state, of in self._parameter_of.items() if of in still)))
 
     def end_step(self) -> None:
         """Note the owners that there are at the end of a step."""
@@ -131,9 +144,10 @@ class Roles:
                         self.wide[start + plain_path(name)] = code.co_filename, code.co_firstlineno
         for optimizer in self._optimizers.values():
             for parameter, state in optimizer.state.items():
-                name = self._names.get(self._storage(parameter), "")
+                storage = self._storage(parameter)
                 for tensor in _tensors(state):
-                    self._note(tensor, "optimizer state", name)
+                    self._note(tensor, "optimizer state", self._names.get(storage, ""))
+                    self._parameter_of[self._storage(tensor)] = storage
 
     def _note_parameter(self, parameter: Any, name: str) -> None:
         self._note(parameter, "parameter", name)

@@ -151,6 +151,7 @@ def dataflow(recorded: Recorded, num_steps: int, rank: int, left_out: Sequence[s
         left_out=tuple(left_out),
         cost_ns=mode.cost_ns,
         roots=needed_values(operators, values, alive) - unread_values(operators, values, alive),
+        held=roles.held,
     )
 
 
