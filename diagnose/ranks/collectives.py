@@ -23,6 +23,7 @@ from diagnose.tables.names import BACKWARD, NAME_PART, matching
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
 _CALL = re.compile(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
+_HOST_CALL = re.compile(r"^c10d::(?!send|recv)")
 _PREFIX = r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):"
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
@@ -285,6 +286,10 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     FSDP's that gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
     """
     begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
+    calls = np.sort(t.trace.events.start[matching(t.trace, (Kind.OP,), _HOST_CALL)])
+    if t.device_id < 0 and len(calls):  # a host backend's thread may take one up when the backward pass is over
+        at = np.searchsorted(calls, begun, side="right") - 1
+        begun = np.where(at >= 0, calls[at], begun)
     if t.device_id >= 0:
         is_buffer = among(rows, t.tasks.row[buffer_broadcasts(t)]).tolist()
     else:
