@@ -52,8 +52,10 @@ ADVICE = (
         id="one-grad",
         title="Take the gradients by all inputs in one call of torch.autograd.grad{there}",
         numerics=identical(),
-        before="u_x = grad(u, x, ones, create_graph=True)[0]\nu_t = grad(u, t, ones, create_graph=True)[0]",
-        after="u_x, u_t = torch.autograd.grad(u, (x, t), ones, create_graph=True)",
+        before="u = field(x, t)\n"
+        "u_x = torch.autograd.grad(u.sum(), x, create_graph=True)[0]\n"
+        "u_t = torch.autograd.grad(u.sum(), t, create_graph=True)[0]",
+        after="u = field(x, t)\nu_x, u_t = torch.autograd.grad(u.sum(), (x, t), create_graph=True)",
         when=of_kind("gradients"),
         least=0.8,
     ),

@@ -42,13 +42,14 @@ ADVICE = (
         id="reduce-last",
         title="Reduce gradients only in the last of {num} micro-batches{there}",
         numerics=rounding("the sum is reduced once"),
-        before="for part in parts:\n    loss(ddp(part)).backward()",
+        before="for part in batch.chunk(4):\n    ddp(part).mean().backward()",
         after="""from contextlib import nullcontext
 
+parts = batch.chunk(4)
 for i, part in enumerate(parts):
     is_last = i == len(parts) - 1
     with nullcontext() if is_last else ddp.no_sync():   # the forward too: it decides
-        loss(ddp(part)).backward()
+        ddp(part).mean().backward()
 # FSDP2, in place of the with: model.set_requires_gradient_sync(is_last)""",
         needs="as many micro-batches on all ranks; with FSDP, memory for gradients that are not sharded",
         when=lambda f, _: f.facts.get("in_backward"),
@@ -58,9 +59,10 @@ for i, part in enumerate(parts):
         id="reduce-sum",
         title="Add up first, and reduce the sum once{there}",
         numerics=rounding("the sum is reduced once"),
-        before="for part in parts:\n    gradients = compute(part)\n    dist.all_reduce(gradients)\n"
-        "    total += gradients",
-        after="for part in parts:\n    total += compute(part)\ndist.all_reduce(total)   # after the loop",
+        before="total = 0\nfor gradient in gradients:   # of each micro-batch\n    dist.all_reduce(gradient)\n"
+        "    total = total + gradient",
+        after="total = 0\nfor gradient in gradients:   # of each micro-batch\n    total = total + gradient\n"
+        "dist.all_reduce(total)",
         needs="that all ranks reach the end of the loop",
         when=lambda f, _: not f.facts.get("in_backward"),
         least=0.5,

@@ -120,7 +120,7 @@ def _gradients_in_turn(
         one = graph.operators[i]
         if starts_backward(one):
             start = -1
-        elif start < 0 and one.phase == "backward" and one.forward >= 0:
+        elif start < 0 and one.phase == "backward" and one.forward >= 0 and not one.is_view:
             start = i
         starts[i] = start
     found: dict[int, tuple[Frame | None, Frame | None]] = {}

@@ -44,7 +44,7 @@ def without_others(own: Diagnosis, c: Comparison, rank: int) -> Diagnosis:
     for rule in _OF_MANY:
         own = left_of(own, rule, _less(own, rule, c.waits_ns.get(rank) or 0.0), _WAITING)
     if c.sums is not None:
-        own = left_of(own, EXPOSED, 1 - c.sums.one.share, _ADDED_UP)
+        own = left_of(own, EXPOSED, _less(own, EXPOSED, c.sums.saved_ns), _ADDED_UP)
     if c.whole is not None:
         inside = [f.rule for f in own.findings if {(w.file, w.function) for w in f.where[:1]} & c.whole.functions]
         for rule in inside:

@@ -316,11 +316,14 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
         gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
         of_fsdp = _of_data(group for group, _ in gathering)
         of_fsdp = {group for group, own in gathering if own} & of_fsdp or of_fsdp
+    scatters = any(name == "reduce_scatter" for name, _ in known)  # gloo adds up everything, and keeps its part
     found = []
     for (name, group), buffer, back in zip(known, is_buffer, in_backward, strict=True):
         use = _use(group)
         serves = {"all_reduce": "ddp-bucket" if back and group in of_ddp else ""}
         serves |= {kind: purpose if group in of_fsdp else "" for kind, purpose in _SHARDED.items()}
+        if back and group in of_fsdp - of_ddp and not scatters:
+            serves["all_reduce"] = _SHARDED["reduce_scatter"]
         shared = dict.fromkeys(serves, use) if use in (*_EXCHANGING, "tensor-parallel") else {}
         serves |= {"all_to_all": "all-to-all", "send": "pipeline", "recv": "pipeline"} | shared
         exchanged = dict.fromkeys(("all_to_all", "send", "recv"), use) if use in _EXCHANGING else {}

@@ -14,7 +14,7 @@ from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.parts import WholeWork, whole_work
 from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
-from diagnose.ranks.reduced import ReducedSums, reduced_sums
+from diagnose.ranks.reduced_sums import ReducedSums, reduced_sums
 from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.sizes import UnevenSizes, uneven_sizes
 from diagnose.ranks.stages import StageTurns, stage_turns

@@ -42,7 +42,7 @@ from diagnose.ranks.profile import (
     SampledLine,
     Speeds,
 )
-from diagnose.ranks.reduced import reduced_of
+from diagnose.ranks.reduced_sums import reduced_of
 from diagnose.ranks.sizes import made_lines
 from diagnose.ranks.stages import receives_of
 from diagnose.tables import Tables

@@ -156,8 +156,8 @@ class Reduced:
     line: int  # of the reduction that is needed
     function: str
     code: str = ""
-    num: int = 0  # of which that is one
-    share: float = 0.0  # of the step's reductions of this kind that are not needed
+    num: int = 0  # whose results are one sum
+    share: float = 0.0  # of the step's reductions of these tensors that are not needed
     name: str = ""  # as of a CollectiveKind
     in_backward: bool = False  # DistributedDataParallel or FSDP calls them
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.pipeline.run import analyze_captures
-from tests.dataflow.test_reduced import accumulate
+from tests.ranks.test_reduced import accumulate
 
 LINES = {("train.py", 9): "loss.backward()"}
 

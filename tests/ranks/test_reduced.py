@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.dataflow.reduced import reduced_again
+from diagnose.ranks.reduced import reduced_again
 from tests.dataflow.table import Table
 
 
