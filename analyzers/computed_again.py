@@ -3,14 +3,15 @@
 What it looks for
     Operators with the name, attributes and contents of an earlier one in the same step. Examples: a model called twice
     on a batch, weights cast for each use. Also several backward passes through the same operators whose gradients are
-    only added up. Threshold: 3% of the step.
+    only added up, or that take gradients by one input after the other. Threshold: 3% of the step.
 
 Why it costs
     The second computation costs the same again, with its backward pass.
 
 What to do
     Keep the first result and use it in both places. Hand it to the layers that need it. Compute parametrized weights
-    under `torch.nn.utils.parametrize.cached()`. Sum the losses and call `backward()` once.
+    under `torch.nn.utils.parametrize.cached()`. Sum the losses and call `backward()` once. Hand all
+    inputs to one `torch.autograd.grad`.
 
 How sure
     High. Needs `diagnose trace`.
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from diagnose.analyzers.common.advice import Advice, of_kind, rounding
+from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.rewrite import Edits, cached, handed_on, hoisted, kept
 from diagnose.dataflow.repeats import ComputedAgain
@@ -35,7 +36,7 @@ META = RuleMeta(
     order=138,
     host_order=63,
     legend=Legend("operators computed the same again"),
-    changes=("reuse-result", "one-backward"),
+    changes=("reuse-result", "one-backward", "one-grad"),
     needs=("data flow",),
 )
 ADVICE = (
@@ -45,6 +46,17 @@ ADVICE = (
         numerics=rounding("gradients are added in another order"),
         needs="memory for the graphs of all losses until then; no loss may use the gradients of another one",
         when=of_kind("backward"),
+        least=0.8,
+    ),
+    Advice(
+        id="one-grad",
+        title="Take the gradients by all inputs in one call of torch.autograd.grad{there}",
+        numerics=identical(),
+        before="u = field(x, t)\n"
+        "u_x = torch.autograd.grad(u.sum(), x, create_graph=True)[0]\n"
+        "u_t = torch.autograd.grad(u.sum(), t, create_graph=True)[0]",
+        after="u = field(x, t)\nu_x, u_t = torch.autograd.grad(u.sum(), (x, t), create_graph=True)",
+        when=of_kind("gradients"),
         least=0.8,
     ),
 )
@@ -58,6 +70,11 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = f"The backward pass runs {num} times through the same operators"
             through = f"{num} backward passes go through the same operators, and their gradients are added up"
             text = f"{through}: started at {' and '.join(map(at, lines))}."
+            yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind})
+        elif one.kind == "gradients":
+            lines = tuple(dict.fromkeys(one.starts))
+            title = "Gradients of the same outputs are taken by one input after the other"
+            text = f"Each call walks through the same operators again: at {' and '.join(map(at, lines))}."
             yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind})
         elif one.kind == "repeated" and one.is_certain:
             again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"

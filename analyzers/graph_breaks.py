@@ -1,8 +1,9 @@
 """torch.compile breaks the step into several graphs.
 
 What it looks for
-    More than one compiled graph a step, and a graph break that torch noted in a capture. Threshold: looking up and
-    entering graphs after the first one takes 3% of the step.
+    More than one compiled graph a step, and a graph break that torch noted in a capture. Also functions that
+    torch.compile skipped for a break in a loop, if it compiled what they call. Threshold: looking up and entering
+    graphs after the first one takes 3% of the step.
 
 Why it costs
     Each graph checks its guards and is entered from Python, 50–500 µs. Nothing is fused across a break.
@@ -21,12 +22,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, rounding
-from diagnose.analyzers.common.compiled_graphs import entering_and_computing, graphs, last_share
+from diagnose.analyzers.common.compiled_graphs import breaks, entering_and_computing, graphs, last_share
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
-from diagnose.model.records import BreakRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration
@@ -61,19 +61,21 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's time for that."""
-    return worth_claiming(t, left, _entering_again(t), MIN_SHARE) if _breaks(t) else EMPTY
+    return worth_claiming(t, left, _entering_again(t), MIN_SHARE) if breaks(t) else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the breaks, with torch's reasons."""
-    breaks = _breaks(t)
-    if not breaks:
+    broken = breaks(t)
+    if not broken:
         return []
     num = len(graphs(t)) / t.steps.num
-    texts = [f"{each.function}, line {each.line}: {each.reason}." for each in breaks[:3]]
-    facts = {"reason": breaks[0].reason, "hint": f"# {breaks[0].hint}\n" if breaks[0].hint else ""}
+    texts = [f"{each.function}, line {each.line}: {each.reason}." for each in broken[:3]]
+    if broken[0].skips:
+        texts.append(f"torch.compile skips {broken[0].function}, and compiles what it calls in pieces.")
+    facts = {"reason": broken[0].reason, "hint": f"# {broken[0].hint}\n" if broken[0].hint else ""}
     rule = IdleRule(META.id, f"torch.compile breaks the step into {num:.0f} graphs", "middle", "medium", texts, facts)
-    where = tuple(line_at(t, each.file, each.line, each.function) for each in breaks[:5])
+    where = tuple(line_at(t, each.file, each.line, each.function) for each in broken[:5])
     entering = f"Looking up and entering the {num - 1:.3g} graphs after the first one takes"
     return [
         replace(
@@ -83,10 +85,6 @@ def find(t: Tables) -> list[Finding]:
         )
         for each in idle_finding(t, rule)
     ]
-
-
-def _breaks(t: Tables) -> tuple[BreakRecord, ...]:
-    return tuple(each for each in t.capture.known.compiled.breaks if not each.skips)
 
 
 def _entering_again(t: Tables) -> Intervals:

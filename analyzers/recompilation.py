@@ -74,7 +74,9 @@ def _of_run(t: Tables, again: Recompiling) -> Finding:
     last, num, calls = again.compilations[-1], again.num, t.capture.known.compiled.calls
     call = next((each for each in calls if each.functions[0][1:3] == (last.file, last.line)), None)
     guards = list(dict.fromkeys(each.guard for each in reversed(again.compilations) if each.guard))
-    at = dict.fromkeys([*(each.at for each in reversed(again.compilations) if each.at), (last.file, last.line)])
+    known = [each.at for each in reversed(again.compilations) if each.at]  # what the guards check
+    given = [(call.file, call.line)] if call is not None else []
+    at = dict.fromkeys([*known, *given, (last.file, last.line)])
     evidence = [
         f"{num} of {again.num_steps} steps after the start of the run compile {last.function} again: "
         f"{duration(again.each_ns)} each, {duration(again.lost_ns)} of the mean step, {percent(again.share, 0)} of "
@@ -90,7 +92,7 @@ def _of_run(t: Tables, again: Recompiling) -> Finding:
         total_ns=int(again.lost_ns * again.num_steps),
         median_ns=int(again.each_ns),
         evidence=tuple(evidence),
-        where=tuple(line_at(t, *place, last.function) for place in at if place[0])[:3],
+        where=tuple(line_at(t, *place, "" if place in given else last.function) for place in at if place[0])[:3],
         facts={
             "kind": checked_by(guards[0]) if guards else "other",
             "guard": guards[0] if guards else "",

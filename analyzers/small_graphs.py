@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, rounding
-from diagnose.analyzers.common.compiled_graphs import entering_and_computing, graphs
+from diagnose.analyzers.common.compiled_graphs import breaks, entering_and_computing, graphs
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
@@ -63,7 +63,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's time for that."""
-    if len(graphs(t)) < MIN_GRAPHS * t.steps.num or any(not each.skips for each in t.capture.known.compiled.breaks):
+    if len(graphs(t)) < MIN_GRAPHS * t.steps.num or breaks(t):
         return EMPTY
     entering, computing = entering_and_computing(t)
     return worth_claiming(t, left, entering, MIN_ENTERING_SHARE) if total(entering) > total(computing) else EMPTY

@@ -9,10 +9,19 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, subtract
+from diagnose.model.records import BreakRecord
 from diagnose.tables import Tables
 
 ENTERED = re.compile(r"^Torch-Compiled Region")
 _WRAPS = re.compile(r"^(TorchDynamo Cache Lookup|Torch-Compiled Region|CompiledFunction(Backward)?$|AOTDispatcher )")
+
+
+def breaks(t: Tables) -> tuple[BreakRecord, ...]:
+    """Return where torch.compile broke graphs, also of a function that it skipped if it compiled what that calls."""
+    known = t.capture.known.compiled
+    given = {(file, first) for call in known.calls for _, file, first, _ in call.functions}
+    in_pieces = given and any((each.file, each.line) not in given for each in known.compilations if each.function)
+    return tuple(each for each in known.breaks if in_pieces or not each.skips)
 
 
 def graphs(t: Tables) -> Rows:

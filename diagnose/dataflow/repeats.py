@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, start_of_backward
+from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, start_of_backward, starts_backward
 from diagnose.model.dataflow import Frame, Operator, Use
 
 __all__ = ["ComputedAgain", "ConstantWork", "computed_again", "constant_work", "repeats"]
@@ -30,8 +30,9 @@ MAX_SAMPLED_ZEROS = 0.9  # of 256 elements: the other 25 tell contents apart
 class ComputedAgain(NamedTuple):
     """Operators whose results an earlier operator of the step had, and the backward pass of both where each has one."""
 
-    # recomputed: the backward pass runs the forward again, to save memory; backward: several of these are one
-    kind: Literal["repeated", "recomputed", "backward"]
+    # recomputed: the backward pass runs the forward again, to save memory; backward: several of these are one;
+    # gradients: of the same outputs, by inputs in turn
+    kind: Literal["repeated", "recomputed", "backward", "gradients"]
     work: Work
     value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
     use_line: Frame | None  # that computes it again
@@ -77,8 +78,11 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
     earlier = _repeats(graph, numbers)
     calls: dict[tuple[Frame, ...], Frame | None] = {}
     groups: dict[_Same, list[int]] = defaultdict(list)
+    in_turn = _gradients_in_turn(graph, numbers, earlier)
     for i, j in earlier.items():
         one, other = graph.operators[i], graph.operators[j]
+        if i in in_turn:
+            continue
         if one.stack == other.stack:
             if one.stack not in calls:
                 calls[one.stack] = _left_between(graph, j, i)
@@ -97,7 +101,43 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
         record = ComputedAgain(same.kind, graph.work([*rows, *more]), *same[1:], with_gradients)
         records.append(_with_calls(graph, record, {i: earlier[i] for i in rows}))
     records.extend(_passes_through_same(graph))
+    if in_turn:
+        starts = tuple(dict.fromkeys(line for lines in in_turn.values() for line in lines))
+        work = graph.work([*in_turn, *(k for i in in_turn for k in _backward_of_both(graph, earlier, i))])
+        records.append(ComputedAgain("gradients", work, starts[0], starts[-1], True, True, starts))
     return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _gradients_in_turn(
+    graph: Graph, numbers: Sequence[int], earlier: dict[int, int]
+) -> dict[int, tuple[Frame | None, Frame | None]]:
+    """Return the repeated operators of gradients that one pass would take by all inputs, each with lines of two passes.
+
+    Two passes went through the same functions with the same gradients; or one went through what such two had made.
+    """
+    starts, start = dict[int, int](), -1  # of each operator the first one of its pass
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if starts_backward(one):
+            start = -1
+        elif start < 0 and one.phase == "backward" and one.forward >= 0 and not one.is_view:
+            start = i
+        starts[i] = start
+    found: dict[int, tuple[Frame | None, Frame | None]] = {}
+    for i, j in sorted(earlier.items()):
+        one, other = graph.operators[i], graph.operators[j]
+        writes = zip(one.writes, other.writes, strict=True)
+        if (one.phase, other.phase) != ("backward", "backward") or not all(
+            numbers[mine.value] == numbers[first.value] for mine, first in writes
+        ):
+            continue
+        if earlier.get(one.forward) == other.forward and one.forward in found:
+            found[i] = found[one.forward]
+        elif one.forward == other.forward >= 0 and earlier.get(starts[i]) == starts[j]:
+            first, again = (start_of_backward(graph, starts[k]).stack for k in (j, i))
+            pairs = zip(reversed(first), reversed(again), strict=False)  # the calls of what both run
+            found[i] = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+    return found
 
 
 def _passes_through_same(graph: Graph) -> Iterator[ComputedAgain]:

@@ -59,6 +59,9 @@ LATE_RANKS: Final = "straggler"
 LONE_RANK: Final = "lone-rank"
 """The rule that finds what one rank does alone, whose cost other rules see as long steps or as a late rank."""
 
+REDUCED_AGAIN: Final = "reduced-again"
+"""The rule that finds reductions of which only a later sum is read, in which ranks wait as for a late one."""
+
 HOST_WORK: frozenset[Cause] = frozenset(
     {"loading", "allocation", "collection", "compilation", "between-operators", "host-work"}
 )

@@ -26,7 +26,7 @@ from diagnose.model.events import Note
 from diagnose.pipeline.find import noting
 from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
 from diagnose.pipeline.savings import by_value
-from diagnose.pipeline.shares import with_lone_rank, without_others
+from diagnose.pipeline.shares import counted_once, without_others
 from diagnose.pipeline.sources import with_source_diffs
 from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.aligned import aligned_step
@@ -136,7 +136,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         with noting(rule.META.id, notes):
             found += _costly(rule.find_in_all(c), c, examined)
     own = without_others(examined[shown(c)], c, shown(c))
-    own, found = with_lone_rank(own, found, c)
+    own, found = counted_once(own, found, c, shown(c))
     # What a late rank has more of than its equals, by its own finding; None for what is of all ranks.
     named = {f.rule: f for f in reversed(own.findings)}
     causes = [named.get(str(f.facts.get("cause"))) if f.facts.get("kind") == "late" else None for f in found]

@@ -18,7 +18,8 @@ from diagnose.answer import in_order, worth_ns
 from diagnose.model.diagnosis import Diagnosis, Finding, Forecast, Waterfall, middle_ns
 from diagnose.model.job import PURPOSES
 from diagnose.model.limits import MIN_GAIN_SHARE
-from diagnose.model.rules import LATE_RANKS, LONE_RANK
+from diagnose.model.locations import FRAME, Where
+from diagnose.model.rules import LATE_RANKS, LONE_RANK, REDUCED_AGAIN
 from diagnose.ranks.comparison import Comparison
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
@@ -30,6 +31,7 @@ _OF_MANY = tuple(
     rule for rule, meta in META.items() if meta.awaits_ranks and meta.kind == "kernel" and rule not in PURPOSES
 )
 _WAITING = "{} more is waiting for other ranks, which no change of the exchange removes."
+_ADDED_UP = "{} more is for results that are only added up: one reduction of the sum would do."
 _THROWN_AWAY = "{} more is for other ranks: this rank throws it away."
 
 
@@ -41,6 +43,8 @@ def without_others(own: Diagnosis, c: Comparison, rank: int) -> Diagnosis:
     own = left_of(own, EXPOSED, _less(own, EXPOSED, receives.waited_ns if receives is not None else 0.0), _WAITING)
     for rule in _OF_MANY:
         own = left_of(own, rule, _less(own, rule, c.waits_ns.get(rank) or 0.0), _WAITING)
+    if c.sums is not None:
+        own = left_of(own, EXPOSED, _less(own, EXPOSED, c.sums.saved_ns), _ADDED_UP)
     if c.whole is not None:
         inside = [f.rule for f in own.findings if {(w.file, w.function) for w in f.where[:1]} & c.whole.functions]
         for rule in inside:
@@ -116,25 +120,38 @@ def _part_of(finding: Finding, share: float, text: str) -> Finding:
     return replace(moved, worth_ns=worth_ns(moved, META[moved.rule]))
 
 
-def with_lone_rank(own: Diagnosis, found: Sequence[Finding], c: Comparison) -> tuple[Diagnosis, list[Finding]]:
+def counted_once(own: Diagnosis, found: Sequence[Finding], c: Comparison, rank: int) -> tuple[Diagnosis, list[Finding]]:
     """Return the shown rank's diagnosis and the ranks' findings where what one rank does alone counts once.
 
     Long steps of the run that are of this work, or wait for it, are its cost: all of them were timed. What is waited
-    for that rank in the recorded window is the same waiting.
+    for that rank in the recorded window is the same waiting, and so is that in reductions which are not needed.
     """
     lone = next((f for f in found if f.rule == LONE_RANK), None)
-    if lone is None or c.lone is None:
-        return own, list(found)
+    stalls = _of_lone_rank(own, c) if lone is not None else []
+    longest_ns = max((f.lost_ns for f in stalls), default=0.0)
+    known = [replace(f, lost_ns=max(f.lost_ns, longest_ns)) if f.rule == LONE_RANK else f for f in found]
+    waited_ns = sum(f.lost_ns for f in known if f.rule in (LONE_RANK, REDUCED_AGAIN))
+    late = (replace(f, lost_ns=max(f.lost_ns - waited_ns, 0.0)) if f.rule == LATE_RANKS else f for f in known)
+    kept = [f for f in late if f.lost_ns >= THRESHOLDS.naming_share * c.step_ns or f.rule == LONE_RANK]
+    if lone is not None and c.lone is not None and c.ranks[c.lone.rank].rank != rank:
+        own = left_of(own, EXPOSED, _less(own, EXPOSED, max(lone.lost_ns, longest_ns)), _WAITING)
+    return _without({f.rule for f in stalls}, own), kept
+
+
+def _of_lone_rank(own: Diagnosis, c: Comparison) -> list[Finding]:
+    """Return the findings of the whole run that are of what one rank does alone, or of waiting for it."""
+    if c.lone is None:
+        return []
     within = {(w.file, w.line) for w in c.lone.lines}
     at = within | {(w.file, w.line) for w in c.lone.waiting} | c.lone.callers
     runs = [f for f in own.findings if META[f.rule].kind == "run"]
-    places = [[(w.file, w.line) for w in f.where] for f in runs]  # innermost first
-    stalls = [f for f, each in zip(runs, places, strict=True) if within & {*each} or at & {*each[:1]}]
-    lost_ns = max((lone.lost_ns, *(f.lost_ns for f in stalls)))
-    others = (replace(f, lost_ns=max(f.lost_ns - lost_ns, 0.0)) if f.rule == LATE_RANKS else f for f in found)
-    least_ns = THRESHOLDS.naming_share * c.step_ns
-    kept = [replace(f, lost_ns=lost_ns) if f is lone else f for f in others if f is lone or f.lost_ns >= least_ns]
-    return _without({f.rule for f in stalls}, own), kept
+    places = [[place for w in f.where[:1] for place in ((w.file, w.line), *_callers(w))] for f in runs]
+    return [f for f, each in zip(runs, places, strict=True) if within & {*each} or at & {*each[:1]}]
+
+
+def _callers(where: Where) -> list[tuple[str, int]]:
+    """Return file and line of each frame of a place's stack."""
+    return [(frame["file"], int(frame["line"])) for frame in filter(None, map(FRAME.match, where.stack))]
 
 
 def _without(rules: Collection[str], d: Diagnosis) -> Diagnosis:

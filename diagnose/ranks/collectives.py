@@ -23,6 +23,7 @@ from diagnose.tables.names import BACKWARD, NAME_PART, matching
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
 _CALL = re.compile(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
+_HOST_CALL = re.compile(r"^c10d::(?!send|recv)")
 _PREFIX = r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):"
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
@@ -285,6 +286,10 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     FSDP's that gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
     """
     begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
+    calls = np.sort(t.trace.events.start[matching(t.trace, (Kind.OP,), _HOST_CALL)])
+    if t.device_id < 0 and len(calls):  # a host backend's thread may take one up when the backward pass is over
+        at = np.searchsorted(calls, begun, side="right") - 1
+        begun = np.where(at >= 0, calls[at], begun)
     if t.device_id >= 0:
         is_buffer = among(rows, t.tasks.row[buffer_broadcasts(t)]).tolist()
     else:
@@ -311,11 +316,14 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
         gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
         of_fsdp = _of_data(group for group, _ in gathering)
         of_fsdp = {group for group, own in gathering if own} & of_fsdp or of_fsdp
+    scatters = any(name == "reduce_scatter" for name, _ in known)  # gloo adds up everything, and keeps its part
     found = []
     for (name, group), buffer, back in zip(known, is_buffer, in_backward, strict=True):
         use = _use(group)
         serves = {"all_reduce": "ddp-bucket" if back and group in of_ddp else ""}
         serves |= {kind: purpose if group in of_fsdp else "" for kind, purpose in _SHARDED.items()}
+        if back and group in of_fsdp - of_ddp and not scatters:
+            serves["all_reduce"] = _SHARDED["reduce_scatter"]
         shared = dict.fromkeys(serves, use) if use in (*_EXCHANGING, "tensor-parallel") else {}
         serves |= {"all_to_all": "all-to-all", "send": "pipeline", "recv": "pipeline"} | shared
         exchanged = dict.fromkeys(("all_to_all", "send", "recv"), use) if use in _EXCHANGING else {}

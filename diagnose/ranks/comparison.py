@@ -14,6 +14,7 @@ from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.parts import WholeWork, whole_work
 from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
+from diagnose.ranks.reduced_sums import ReducedSums, reduced_sums
 from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.sizes import UnevenSizes, uneven_sizes
 from diagnose.ranks.stages import StageTurns, stage_turns
@@ -37,6 +38,7 @@ class Comparison:
     lone: LoneWork | None = None  # what one rank does alone while the others wait
     uneven: UnevenSizes | None = None  # what late ranks compute more on, if it explains that they are late
     whole: WholeWork | None = None  # what each rank computes for all of them
+    sums: ReducedSums | None = None  # which are reduced more often than they are read
     turns: StageTurns | None = None  # of the stages of a pipeline
     exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
@@ -99,6 +101,7 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         lone_work(ranks),
         _uneven(ranks, times, lateness),
         whole_work(ranks),
+        reduced_sums(ranks, matches, times),
         stage_turns(ranks),
         most_exchanged(ranks, matches) if matches.num else None,
         replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,

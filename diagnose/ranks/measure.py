@@ -42,6 +42,7 @@ from diagnose.ranks.profile import (
     SampledLine,
     Speeds,
 )
+from diagnose.ranks.reduced_sums import reduced_of
 from diagnose.ranks.sizes import made_lines
 from diagnose.ranks.stages import receives_of
 from diagnose.tables import Tables
@@ -120,6 +121,7 @@ def profile_of(
         elements=_elements(t, leaves),
         lines=tuple(_lines(t, of_host)),
         receives=receives_of(t),
+        reduced=reduced_of(t.capture),
         kept=kept_parts(t),
         made=made_lines(t.capture),
         run_lines=_run_lines(t.capture),

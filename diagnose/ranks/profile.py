@@ -22,7 +22,7 @@ from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
-FORMAT: Final = 4  # of the bytes; a reader of another format refuses them
+FORMAT: Final = 5  # of the bytes; a reader of another format refuses them
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
 
@@ -149,6 +149,20 @@ class KeptPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Reduced:
+    """Reductions of one kind of which only a later sum is read, in a step of the recorded data flow."""
+
+    file: str
+    line: int  # of the reduction that is needed
+    function: str
+    code: str = ""
+    num: int = 0  # whose results are one sum
+    share: float = 0.0  # of the step's reductions of these tensors that are not needed
+    name: str = ""  # as of a CollectiveKind
+    in_backward: bool = False  # DistributedDataParallel or FSDP calls them
+
+
+@dataclass(frozen=True, slots=True)
 class Receives:
     """What a rank receives from single other ranks, as a stage of a pipeline; without a device."""
 
@@ -212,6 +226,7 @@ class RankProfile:
     run_samples: int = 0  # of the whole run
     made: tuple[MadeLine, ...] = ()  # by the lines of the data flow, in the order of the program
     receives: Receives | None = None
+    reduced: Reduced | None = None
     kept: tuple[KeptPart, ...] = ()  # those that take longest first
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded

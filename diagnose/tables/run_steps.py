@@ -189,11 +189,22 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
         parts = [place for place in inner if more[place] >= MIN_SAMPLES_AT_PART * whole]
         line = max(parts, key=lambda place: (more[place], -depth[place]), default=line)
         in_function = False
-    path = next(path for path in paths if line in path)
+    path = _calling(line, paths, counted)
     named = _function_of(line) if in_function else line
     share = min(1.0, more[named] / whole)
     usual_there = _share_at(named, paths, usual_counts)
-    return Shared(path[path.index(line) :], share, in_function, usual_there, int(in_long.sum()), whole)
+    return Shared(path, share, in_function, usual_there, int(in_long.sum()), whole)
+
+
+def _calling(
+    line: _Place, paths: Sequence[tuple[_Place, ...]], counted: Sequence[tuple[float, Ints]]
+) -> tuple[_Place, ...]:
+    """Return a line and what calls it in most of the counted samples: usual steps may call it from elsewhere."""
+    found: defaultdict[tuple[_Place, ...], float] = defaultdict(float)
+    for factor, counts in counted:
+        for i in (i for i in np.flatnonzero(counts).tolist() if line in paths[i]):
+            found[paths[i][paths[i].index(line) :]] += factor * int(counts[i])
+    return max(found, key=lambda path: found[path])
 
 
 def _share_at(place: _Place, paths: Sequence[tuple[_Place, ...]], counts: Ints) -> float:

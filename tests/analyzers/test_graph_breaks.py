@@ -63,6 +63,26 @@ def test_one_graph_or_several_without_a_break_are_no_finding(compiled, num, brea
     assert not [f for f in r.diagnosis().findings if f.rule == "graph-breaks"]
 
 
+SKIPPED = {**BREAK, "skips": True}
+CALL = {"file": "/home/me/net.py", "line": 40, "functions": [["forward", "/home/me/net.py", 8, 20]]}
+
+
+def compiled_at(line, function):
+    return {"began_ns": 0, "took_ns": 1, "file": "/home/me/net.py", "line": line, "function": function}
+
+
+@pytest.mark.parametrize(("at", "found"), [((30, "cell"), True), ((8, "forward"), False)])
+def test_a_break_in_a_loop_leaves_pieces_of_what_the_function_calls(compiled, at, found):
+    """Without such pieces the graphs are of other functions that were given to torch.compile."""
+    r = compiled(4)
+    r.with_info(compiled={"breaks": [SKIPPED], "calls": [CALL], "compilations": [compiled_at(*at)]})
+    assert ("graph-breaks" in r.booked()) == found
+    if found:
+        assert (
+            r.find("graph-breaks").evidence[-1] == "torch.compile skips forward, and compiles what it calls in pieces."
+        )
+
+
 def test_what_it_advises_has_the_reason_and_the_hint(compiled):
     (advice,) = compiled(4).prescribe("graph-breaks")
     assert advice.id == "fix-graph-breaks"

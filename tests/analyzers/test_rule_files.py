@@ -95,6 +95,7 @@ NAMED_ELSEWHERE = {
     ("analyzers/memory_headroom.py", "launch-bound"): "a rule reads the idle time of another, which it may not import",
     ("diagnose/model/rules.py", "straggler"): "reports know the rule of a diagnosis by its id alone",
     ("diagnose/model/rules.py", "lone-rank"): "the same: what other rules see as long steps or a late rank",
+    ("diagnose/model/rules.py", "reduced-again"): "the same: what other rules see as a late rank",
     ("diagnose/model/rules.py", "unexplained-host"): "the same",
     ("diagnose/model/job.py", "buffer-broadcast"): "what a collective serves, a word of the JSON as ddp-bucket",
     ("diagnose/ranks/collectives.py", "buffer-broadcast"): "the same",

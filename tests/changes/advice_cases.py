@@ -136,6 +136,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         },
     ),
     "small-collectives": ({}, {"one_by_one": True}, {"sharded": True}),
+    "reduced-again": ({"num": 4, "in_backward": True}, {"num": 4, "in_backward": False}),
     "stage-turns": ({"num_micro": 4}, {"num_micro": 1}),
     "graph-breaks": ({"reason": "Unsupported Tensor.item() call", "hint": "# Set an option.\n"},),
     "recompilation": ({}, *({"kind": kind, "guard": "n == 3"} for kind in ("size", "number", "object", "other"))),
@@ -262,7 +263,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "untouched rows"},
     ),
     "computed-again": (
-        {"kind": "backward"},
+        {"kind": "backward"}, {"kind": "gradients"},
         *(
             {"edits": NOT_KNOWN, **more}
             for more in (

@@ -210,6 +210,7 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         **dict.fromkeys(
             ("pipeline-forwards", "cut-into-micro-batches"), lambda: {"dist": next_stage(), "num_micro": 3}
         ),
+        "one-grad": lambda: {"field": torch.mul, **{name: torch.rand(2, requires_grad=True) for name in "xt"}},
         "pack-samples": lambda: images(folder / "images"),
         "prefetch-to-device": lambda: {"loader": rows},
         "schedule-gc": lambda: {"loader": range(100)},

@@ -284,3 +284,31 @@ def test_what_each_module_computes_has_the_method_and_its_caller():
     t.op("cdist", t.value(4, 4), stack=(Frame("net.py", 39, "knn"), *calls), module="layers.3")
     (found,) = computed_again(t.graph())
     assert not found.is_whole  # another call of the line computes something else
+
+
+def gradients(*, start="ones", other_function=False) -> Table:
+    """Return an encoder of line 2 whose gradients by two inputs are taken at lines 5 and 6, in a helper of line 20."""
+    t = Table()
+    x = t.op("mm", t.value(4, 4), t.value(4, 4, role="parameter"), line=2, sequence_nr=1)
+    y = t.op("tanh", x, line=3, sequence_nr=2)
+    other = t.op("tanh", x, line=4, sequence_nr=3) if other_function else y
+    for line, output, content in ((5, y, "ones"), (6, other, start)):
+        head = t.values[output.value].producer
+        up = t.op("ones_like", output, content=content, line=20, at=(line,), attributes=content)
+        back = {"phase": "backward", "sequence_nr": 2}
+        up = t.op("tanh_backward", up, output, line=3, forward=head, content=f"a {content} {head}", **back)
+        t.op("mm", up, x, line=2, forward=0, content=f"b {content} {head}", **{**back, "sequence_nr": 1})
+    t.read_on_host(up)
+    return t
+
+
+def test_gradients_by_two_inputs_are_one_pass():
+    t = gradients()
+    found = next(one for one in computed_again(t.graph()) if one.kind == "gradients")
+    assert [line.line for line in found.starts] == [5, 6]
+    assert [t.operators[i].name[6:] for i in found.work.operators] == ["tanh_backward", "mm"]
+
+
+@pytest.mark.parametrize("options", [{"start": "others"}, {"other_function": True}])
+def test_gradients_of_other_outputs_are_needed(options):
+    assert not [one for one in computed_again(gradients(**options).graph()) if one.kind == "gradients"]

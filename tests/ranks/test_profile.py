@@ -223,7 +223,7 @@ def test_a_small_summary_that_expands_to_gigabytes_is_refused(profile):
 
 
 def test_a_summary_of_another_version_is_named_as_that():
-    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 4\)"):
+    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 5\)"):
         RankProfile.from_bytes(zlib.compress(msgspec.msgpack.encode((9, {}))))
 
 

@@ -93,6 +93,16 @@ def test_the_line_that_long_steps_are_at(ran):
     assert stall.place_share == pytest.approx(50 / 52, abs=0.02)
 
 
+def test_a_line_that_usual_steps_are_in_too_has_the_callers_of_long_ones(ran):
+    took = one_in(20, 100, 210)
+    begins = [sum(took[:i]) for i in range(100)]
+    model = ("net.py", 3, "forward")
+    sampled = [(begin + 5, [model, *TRAIN]) for begin in begins]
+    sampled += [(begins[i] + at, [model, *EVALUATE]) for i in range(19, 100, 20) for at in range(20, 210, 20)]
+    (stall,) = stalls(ran(took, sampled=sampled).tables())
+    assert stall.place == (model, *EVALUATE)
+
+
 def test_the_call_in_the_loop_where_the_lines_in_it_are_many(ran):
     took = one_in(20, 100, 210)
     begins = [sum(took[:i]) for i in range(100)]

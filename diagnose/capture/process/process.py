@@ -232,9 +232,11 @@ STDERR = 2
 
 
 def compiled_graphs() -> int:
-    """Return how many graphs torch.compile has made so far."""
+    """Return how many graphs torch.compile has made so far, or tried to make of a function that it skips."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return 0 if utils is None else int(utils.counters["stats"].get("unique_graphs", 0))
+    if utils is None:
+        return 0
+    return int(utils.counters["stats"].get("unique_graphs", 0)) + int(utils.counters["frames"].get("total", 0))
 
 
 class _Mallinfo(ctypes.Structure):
