@@ -46,7 +46,7 @@ def without_others(own: Diagnosis, c: Comparison, rank: int) -> Diagnosis:
     if c.sums is not None:
         own = left_of(own, EXPOSED, _less(own, EXPOSED, c.sums.saved_ns), _ADDED_UP)
     if c.whole is not None:
-        inside = [f.rule for f in own.findings if {(w.file, w.function) for w in f.where[:1]} & c.whole.functions]
+        inside = [f.rule for f in own.findings for w in f.where[:1] if _functions(w) & c.whole.functions]
         for rule in inside:
             own = left_of(own, rule, 1 / len(c.ranks), _THROWN_AWAY)
     return own
@@ -152,6 +152,12 @@ def _of_lone_rank(own: Diagnosis, c: Comparison) -> list[Finding]:
 def _callers(where: Where) -> list[tuple[str, int]]:
     """Return file and line of each frame of a place's stack."""
     return [(frame["file"], int(frame["line"])) for frame in filter(None, map(FRAME.match, where.stack))]
+
+
+def _functions(where: Where) -> set[tuple[str | None, str | None]]:
+    """Return file and name of a place's function and of its callers."""
+    frames = filter(None, map(FRAME.match, where.stack))
+    return {(where.file, where.function), *((frame["file"], frame["function"]) for frame in frames)}
 
 
 def _without(rules: Collection[str], d: Diagnosis) -> Diagnosis:
