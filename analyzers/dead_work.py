@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diagnose.analyzers.common.advice import Advice, identical, in_training
+from diagnose.analyzers.common.advice import Advice, identical, in_training, of_kind
 from diagnose.analyzers.common.avoidable import IN_LONG_STEP, Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.locate import line_at
 from diagnose.analyzers.common.rewrite import (
     Edits,
     detached,
@@ -32,11 +33,18 @@ from diagnose.analyzers.common.rewrite import (
     without_calls,
     without_gradients,
 )
+from diagnose.analyzers.common.unread import operators_in, run_share
 from diagnose.dataflow.liveness import DeadWork
+from diagnose.model.dataflow import Frame
+from diagnose.model.diagnosis import Finding
+from diagnose.model.limits import MAJORITY
 from diagnose.model.own_source import OwnSource
+from diagnose.model.records import UnreadRecord
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
-from diagnose.text.numbers import plural
+from diagnose.tables.run_steps import run_mean
+from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(
     id="dead-work",
@@ -48,6 +56,30 @@ META = RuleMeta(
     needs=("data flow",),
 )
 ADVICE = (
+    Advice(
+        id="compute-less-often",
+        title="Compute {names}{at} in the branch that reads it, at line {reader}",
+        numerics=identical("if nothing else reads it"),
+        needs="a branch that few steps take",
+        when=of_kind("in branch"),
+        least=0.8,
+    ),
+    Advice(
+        id="compute-less-often",
+        title="Compute {names}{at} once, after the loop",
+        numerics=identical(),
+        needs="a result that only the last turn of a loop hands on",
+        when=of_kind("after"),
+        least=0.8,
+    ),
+    Advice(
+        id="compute-less-often",
+        title="Leave {names}{at} out where nothing reads it",
+        numerics=identical("if nothing else reads it"),
+        needs="a call whose caller reads other parts of the result",
+        when=of_kind("unread"),
+        least=0.8,
+    ),
     Advice(
         id="compute-less-often",
         title="Leave the work out{there}: the step that does it reads nothing of it",
@@ -66,10 +98,21 @@ ADVICE = (
     ),
 )
 MAX_NAMED = 3
+MIN_MADE = 4  # turns, and samples: by fewer it is not known how often a result is read, or what it takes
+_OFTEN = "A result is made more often than it is read"
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield gradients that nothing reads, terms that are multiplied by zero, and other results that nothing reads."""
+    for each in flow.unread:
+        if _is_in_each_step(each) and each.made > each.read:
+            mine = operators_in([one.stack for one in flow.found.graph.operators], each.chains)
+            work = flow.found.graph.work(set(mine).intersection(flow.found.graph.of_step(0)))
+            lines = tuple(Frame(file, line, "") for file, line in (each.first[-1], *each.first[-2::-1]))
+            share = 1 - each.read / each.made
+            yield Avoidable(
+                _OFTEN, _reading(each), work, lines, _facts(each), share, chains=each.chains
+            )  # fmt: skip
     yield from _averages(flow)
     for one in flow.found.dead_work:
         if one.parameters:
@@ -124,6 +167,56 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         )
 
 
+def _is_in_each_step(one: UnreadRecord) -> bool:
+    return one.in_steps > MAJORITY * one.steps
+
+
+def _reading(one: UnreadRecord) -> str:
+    """Return a sentence on what makes a result how often, and what reads it."""
+    file, line = one.first[-1]
+    names = " and ".join(f"`{name}`" for name in one.names[:MAX_NAMED]) or "what nothing else needs"
+    made = f"Line {line} of {file.rpartition('/')[2]} makes {names}"
+    if one.after:
+        return f"{made} in each of {one.made:,} turns of a loop. The loop is over when line {one.readers[0][1]} reads it."
+    if not one.readers:
+        return f"{made}, and this call reads none of it."
+    return f"{made} {one.made:,} times. Line {one.readers[0][1]} reads it {one.read} times."
+
+
+def _facts(one: UnreadRecord) -> dict[str, object]:
+    return {
+        "kind": "after" if one.after else "in branch" if one.readers else "unread",
+        "names": " and ".join(f"`{name}`" for name in one.names[:MAX_NAMED]) or "the result",
+        "reader": one.readers[0][1] if one.readers else 0,
+    }
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name what can be left out in each step, and what comes now and then and is read less often."""
+    return [*_RULE.find(t), *_now_and_then(t)]
+
+
+def _now_and_then(t: Tables) -> Iterator[Finding]:
+    mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
+    for one in t.capture.known.unread:
+        if mean is None or _is_in_each_step(one) or one.made < MIN_MADE:
+            continue
+        in_run, num = run_share(t, one)
+        share = in_run * (1 - one.read / one.made)
+        if share < _RULE.min_share or num < MIN_MADE:
+            continue
+        places = (one.first[-1], *one.first[-2::-1])
+        yield Finding(
+            rule=META.id,
+            title=_OFTEN,
+            lost_ns=share * mean[0],
+            share=share,
+            evidence=(_reading(one), f"{num} samples of the run were there, {percent(in_run)} of its time."),
+            where=tuple(line_at(t, file, line, "") for file, line in places),
+            facts=_facts(one) | {IN_LONG_STEP: True},
+        )
+
+
 def _averages(flow: Flow) -> Iterator[Avoidable]:
     """Yield averages of weights that never change."""
     for one in flow.found.unchanged_averages:
@@ -156,5 +249,5 @@ def modules_of(parameters: Sequence[str]) -> str:
     return ", ".join(found[:MAX_NAMED]) + more
 
 
-_RULE = AvoidableRule(META, detect)
-claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find
+_RULE = AvoidableRule(META, detect, by_time=True)
+claim, claim_host = _RULE.claim, _RULE.claim_host

@@ -21,7 +21,7 @@ from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.model.own_source import OwnSource
-from diagnose.model.records import CallRecord, ExpressionRecord
+from diagnose.model.records import CallRecord, ExpressionRecord, UnreadRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost_of_threads
@@ -72,6 +72,7 @@ class Flow(NamedTuple):
     wide: tuple[tuple[CallRecord, ExpressionRecord], ...] = ()  # what makes 64-bit floats for the step
     callers: Mapping[int, int] = MappingProxyType({})  # of events: the outermost operator that calls nothing else
     long_step: LongStep | None = None
+    unread: tuple[UnreadRecord, ...] = ()  # what is made more often than it is read
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -135,7 +136,8 @@ def flow_of(t: Tables) -> Flow | None:
     wide = ((one, next((each for each in loaded if each.text == one.name), buffer)) for one in made)
     computing = (rows for one, rows in zip(flow.operators, found, strict=True) if not one.is_view)
     callers = _callers(t, np.array(sorted({row for rows in computing for row in rows}), np.intp))
-    found_flow = Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers)
+    unread = t.capture.known.unread
+    found_flow = Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers, unread=unread)
     return found_flow._replace(long_step=_long_step(t, found_flow))
 
 

@@ -276,6 +276,8 @@ class Plan:
             yield from self._record("light", longer, 1.0)
         if self._options.dataflow and self._affords(2 * FLOW_STEPS):
             yield from self._recorder.flow.record()
+            if not self._together and self._affords(2 * USUAL_STEPS):
+                yield from self._recorder.flow.count_turns(USUAL_STEPS)
         yield from self._observe()
 
     def _observe(self) -> Steps:
