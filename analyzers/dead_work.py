@@ -3,7 +3,8 @@
 What it looks for
     Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
     without a loss, gradients that nothing uses, a term times a coefficient of 0, an average of frozen weights.
-    Threshold: 3% of the step.
+    Statements whose results only a rare branch reads, or only what follows the loop. Example: a score of each step that
+    every hundredth step prints. Threshold: 3% of the step.
 
 Why it costs
     A loss that goes through a second model also computes that model's gradients.
@@ -14,7 +15,8 @@ What to do
     not ask for the gradient of an input below frozen layers.
 
 How sure
-    High, unless only other steps read the result, such as every hundredth. Needs `diagnose trace`.
+    High, unless only other steps read the result, such as every hundredth. Statements and branches are counted in ten
+    or more steps. Needs `diagnose trace`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from diagnose.text.numbers import percent, plural
 META = RuleMeta(
     id="dead-work",
     kind="idle",
-    order=136,
+    order=97,  # before waits and Python that only serve such a result
     host_order=61,
     legend=Legend("operators computed what nothing uses"),
     changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-less-often"),
@@ -58,7 +60,7 @@ META = RuleMeta(
 ADVICE = (
     Advice(
         id="compute-less-often",
-        title="Compute {names}{at} in the branch that reads it, at line {reader}",
+        title="Compute {names}{at} only in the branch that reads it, at line {reader}",
         numerics=identical("if nothing else reads it"),
         needs="a branch that few steps take",
         when=of_kind("in branch"),
@@ -74,7 +76,7 @@ ADVICE = (
     ),
     Advice(
         id="compute-less-often",
-        title="Leave {names}{at} out where nothing reads it",
+        title="Leave out {names}{at}: nothing reads it after this call",
         numerics=identical("if nothing else reads it"),
         needs="a call whose caller reads other parts of the result",
         when=of_kind("unread"),
@@ -104,15 +106,7 @@ _OFTEN = "A result is made more often than it is read"
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield gradients that nothing reads, terms that are multiplied by zero, and other results that nothing reads."""
-    for each in flow.unread:
-        if _is_in_each_step(each) and each.made > each.read:
-            mine = operators_in([one.stack for one in flow.found.graph.operators], each.chains)
-            work = flow.found.graph.work(set(mine).intersection(flow.found.graph.of_step(0)))
-            lines = tuple(Frame(file, line, "") for file, line in (each.first[-1], *each.first[-2::-1]))
-            share = 1 - each.read / each.made
-            yield Avoidable(
-                _OFTEN, _reading(each), work, lines, _facts(each), share, chains=each.chains
-            )  # fmt: skip
+    yield from _unread(flow)
     yield from _averages(flow)
     for one in flow.found.dead_work:
         if one.parameters:
@@ -167,28 +161,39 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         )
 
 
+def _unread(flow: Flow) -> Iterator[Avoidable]:
+    """Yield what the user's statements make in each step, and read in fewer."""
+    graph = flow.found.graph
+    for one in flow.unread:
+        if _is_in_each_step(one) and one.made > one.read:
+            mine = operators_in([each.stack for each in graph.operators], one.chains)
+            work = graph.work(set(mine).intersection(graph.of_step(0)))
+            lines: tuple[Frame | None, ...] = tuple(Frame(file, line, "") for file, line in reversed(one.first))
+            share = 1 - one.read / one.made
+            yield Avoidable(_OFTEN, _reading(one), work, lines, _facts(one), share, chains=one.chains)
+
+
 def _is_in_each_step(one: UnreadRecord) -> bool:
     return one.in_steps > MAJORITY * one.steps
 
 
 def _reading(one: UnreadRecord) -> str:
-    """Return a sentence on what makes a result how often, and what reads it."""
-    file, line = one.first[-1]
-    names = " and ".join(f"`{name}`" for name in one.names[:MAX_NAMED]) or "what nothing else needs"
-    made = f"Line {line} of {file.rpartition('/')[2]} makes {names}"
-    if one.after:
-        return f"{made} in each of {one.made:,} turns of a loop. The loop is over when line {one.readers[0][1]} reads it."
+    """Return a sentence on how often a result is made and read."""
+    made = f"{at(Frame(*one.first[-1], '')).capitalize()} makes {_names(one)}"
     if not one.readers:
-        return f"{made}, and this call reads none of it."
-    return f"{made} {one.made:,} times. Line {one.readers[0][1]} reads it {one.read} times."
+        return f"{made}, and nothing reads it after this call."
+    times = f"{made} {one.made:,} times in {plural(one.steps, 'step')}"
+    reader = f"line {one.readers[0][1]}"
+    return f"{times}, and {reader} reads {one.read:,} of the results."
+
+
+def _names(one: UnreadRecord) -> str:
+    return ", ".join(f"`{name}`" for name in one.names[:MAX_NAMED]) or "a result"
 
 
 def _facts(one: UnreadRecord) -> dict[str, object]:
-    return {
-        "kind": "after" if one.after else "in branch" if one.readers else "unread",
-        "names": " and ".join(f"`{name}`" for name in one.names[:MAX_NAMED]) or "the result",
-        "reader": one.readers[0][1] if one.readers else 0,
-    }
+    kind = "after" if one.after else "in branch" if one.readers else "unread"
+    return {"kind": kind, "names": _names(one), "reader": one.readers[0][1] if one.readers else 0}
 
 
 def find(t: Tables) -> list[Finding]:
@@ -205,14 +210,13 @@ def _now_and_then(t: Tables) -> Iterator[Finding]:
         share = in_run * (1 - one.read / one.made)
         if share < _RULE.min_share or num < MIN_MADE:
             continue
-        places = (one.first[-1], *one.first[-2::-1])
         yield Finding(
             rule=META.id,
             title=_OFTEN,
             lost_ns=share * mean[0],
             share=share,
             evidence=(_reading(one), f"{num} samples of the run were there, {percent(in_run)} of its time."),
-            where=tuple(line_at(t, file, line, "") for file, line in places),
+            where=tuple(line_at(t, file, line, "") for file, line in reversed(one.first)),
             facts=_facts(one) | {IN_LONG_STEP: True},
         )
 

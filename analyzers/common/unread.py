@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.dataflow import Frame
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, contains, union
+from diagnose.model.intervals import Intervals, among, union
 from diagnose.model.limits import MAJORITY
 from diagnose.model.records import PlaceRecord, UnreadRecord
 from diagnose.tables import Tables

@@ -8,49 +8,38 @@ have no effect but its result has one.
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from diagnose.capture.host.program import (
+    Function,
+    Program,
+    last_name,
+    methods_of_libraries,
+    methods_of_values,
+    own_nodes,
+)
 from diagnose.model.assignments import assigned, changed_in_place
-from diagnose.model.locations import RANDOM_DRAW
+
+__all__ = ["ANY", "OF_OBJECTS", "Branch", "Cell", "Flat", "Node", "Place", "TooManyError", "scope_of"]
 
 Cell: TypeAlias = tuple[int, str]  # number of the call of a function, and name; -1: an attribute of any object
 Place: TypeAlias = tuple[str, int]  # file, first line of a statement
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Cells: TypeAlias = frozenset[Cell]
+_Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
+_Found: TypeAlias = tuple[str, str, Function]  # file, class and function
 
 MAX_NODES = 20_000  # of a loop's body with what it calls
 OF_OBJECTS = -1
 ANY: Cell = (OF_OBJECTS, "*")  # all attributes
-_PURE_PACKAGES = frozenset(
-    {"collections", "copy", "einops", "functools", "itertools", "math", "numpy", "operator", "re", "scipy", "sklearn",
-     "statistics", "string", "torch", "torchmetrics", "torchvision"}
-)  # fmt: skip
-_EFFECTS_OF_TORCH = (
-    "autograd.", "cuda.", "distributed.", "random.", "save", "load", "manual_seed", "seed", "set_", "use_",
-)  # fmt: skip
-_PURE_BUILTINS = frozenset(dir(builtins)) - {
-    "print", "open", "input", "next", "iter", "exec", "eval", "setattr", "delattr", "globals", "locals", "vars",
-    "breakpoint", "compile", "__import__", "exit", "quit", "super",
-}  # fmt: skip
-_PURE_METHODS = frozenset(
-    {"state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules",
-     "children", "get_last_lr", "compute"}
-)  # fmt: skip
-_DRAWS = frozenset({"bernoulli", "multinomial", "normal", "dropout", "backward", "register_hook", "retain_grad"})
 _MODES = frozenset({"train", "eval"})  # a module's: nothing is made
-_COPIES = frozenset({"deepcopy", "AveragedModel"})
 _FRESH_CALLS = frozenset(
     {"list", "dict", "set", "deque", "Counter", "defaultdict", "zeros", "ones", "empty", "full", "arange", "tensor",
      "zeros_like", "ones_like", "empty_like", "full_like", "clone", "copy", "deepcopy", "array", "eye", "linspace"}
 )  # fmt: skip
 _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.BinOp, ast.Compare,
           ast.UnaryOp, ast.JoinedStr)  # fmt: skip
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 class TooManyError(Exception):
@@ -110,104 +99,17 @@ class _Scope:
     calls: tuple[ast.AST, ...] = ()  # functions around
 
 
-@dataclass(slots=True)
-class Program:
-    """The user's files as one program: functions, classes, and which names hold objects of which classes."""
-
-    trees: Mapping[str, ast.Module]
-    functions: dict[str, list[tuple[str, Function]]] = field(default_factory=dict)
-    methods: dict[str, list[tuple[str, str, Function]]] = field(default_factory=dict)  # file and class of each
-    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
-    objects: dict[str, set[str]] = field(default_factory=dict)  # classes, by the last part of a name
-    modules: set[str] = field(default_factory=set)  # names that hold modules of torch's
-    copies: set[str] = field(default_factory=set)  # names that hold nothing but copies made for them
-    imports: dict[str, dict[str, str]] = field(default_factory=dict)  # by file: full name of each imported one
-    draws: bool = False  # modules draw at random or keep statistics of what they see
-    reflects: bool = False  # names are looked up by their text
-
-    def __post_init__(self) -> None:
-        for file, tree in self.trees.items():
-            self.imports[file] = dict(_imported(tree))
-            for node in tree.body:
-                if isinstance(node, Function):
-                    self.functions.setdefault(node.name, []).append((file, node))
-                elif isinstance(node, ast.ClassDef):
-                    self.classes[node.name] = node
-                    for each in node.body:
-                        if isinstance(each, Function):
-                            self.methods.setdefault(each.name, []).append((file, node.name, each))
-        others = set[str]()
-        for node in (node for tree in self.trees.values() for node in ast.walk(tree)):
-            for target, value in assigned(node):
-                name, made = last_name(target), _made_by(value)
-                if made in self.classes:
-                    self.objects.setdefault(name, set()).add(made)
-                elif isinstance(value, ast.Call) and ast.unparse(value.func).startswith(("nn.", "torch.nn.")):
-                    self.modules.add(name)
-                (self.copies if made in _COPIES else others).add(name)
-            if isinstance(node, ast.Name | ast.Attribute):
-                self.draws |= any(part in last_name(node) for part in ("ropout", "BatchNorm", "InstanceNorm"))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                self.reflects |= node.func.id in ("getattr", "vars", "globals", "locals", "eval", "exec")
-        self.copies -= others
-
-    def method(self, name: str, owners: Iterable[str]) -> tuple[str, str, Function] | None:
-        """Return the only method of a name that these classes have."""
-        found = [one for one in self.methods.get(name, ()) if one[1] in set(owners)]
-        return found[0] if len(found) == 1 else None
-
-    def pure(self, name: str) -> bool:
-        """Return whether a function of a library has no effect, by its full name."""
-        package, _, rest = name.partition(".")
-        last = name.rpartition(".")[2]
-        return (
-            package in _PURE_PACKAGES
-            and not RANDOM_DRAW.search(f"{name}(")
-            and not (package == "torch" and rest.startswith(_EFFECTS_OF_TORCH))
-            and last not in _DRAWS
-            and last[-1:] != "_"
-        )
-
-
-def last_name(node: ast.expr | None) -> str:
-    """Return the last part of a variable's or an attribute's name, "" of anything else."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _made_by(value: ast.expr | None) -> str:
-    """Return the name of what makes a value, through methods that return the object itself, such as `.eval()`."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call):
-        value = value.func.value
-    return last_name(value.func) if isinstance(value, ast.Call) else ""
-
-
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for each in node.names:
-                yield each.asname or each.name.partition(".")[0], each.name if each.asname else each.name.partition(".")[0]
-        elif isinstance(node, ast.ImportFrom):
-            for each in node.names:
-                yield each.asname or each.name, f"{node.module}.{each.name}"
-
-
-def own_nodes(body: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function or module without those of functions and classes in it."""
-    left = list(ast.iter_child_nodes(body))
-    while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, _SCOPES):
-            left.extend(ast.iter_child_nodes(node))
-
-
-def scope_of(program: Program, file: str, body: ast.AST, owner: str = "", number: int = 0) -> _Scope:
+def scope_of(file: str, body: ast.AST, owner: str = "", number: int = 0) -> _Scope:
     """Return the scope of a function, or of a module."""
     names, values = set[str](), dict[str, list[ast.expr | None]]()
     for node in own_nodes(body):
         for target, value in assigned(node):
             for each in ast.walk(target):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and not isinstance(node, ast.AugAssign):
+                if (
+                    isinstance(each, ast.Name)
+                    and isinstance(each.ctx, ast.Store)
+                    and not isinstance(node, ast.AugAssign)
+                ):
                     values.setdefault(each.id, []).append(value if each is target else None)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
@@ -235,28 +137,26 @@ def _is_fresh(value: ast.expr | None) -> bool:
 class Flat:
     """The statements of one loop's body, in the order in which they run."""
 
-    def __init__(self, program: Program, scope: _Scope, loop: ast.For | ast.AsyncFor | ast.While) -> None:
+    def __init__(self, program: Program, scope: _Scope, loop: _Loop) -> None:
         self.nodes: list[Node] = []
         self.functions: set[ast.AST] = set()  # whose statements are among them
         self._program, self._num, self._root = program, scope.number, scope.number
         self._keys: dict[Cell, set[object]] = {}
-        tensor, array = (getattr(sys.modules.get(at), name, object) for at, name in (("torch", "Tensor"), ("numpy", "ndarray")))
-        kinds = (tensor, array, dict, list, str, set, tuple)
-        self._methods = {name for kind in kinds for name in dir(kind)} - _DRAWS | _PURE_METHODS
+        self._pure_methods, self._of_libraries = methods_of_values(), methods_of_libraries()
+        self._alone: ast.expr | None = None  # the call that a statement is
         if isinstance(loop, ast.While):
-            self._add(replace(scope, chain=((scope.file, loop.lineno),)), self._read(loop.test, scope).every, has_effect=True)
+            here = replace(scope, chain=((scope.file, loop.lineno),))
+            self._effect(self._read(loop.test, here).every, here)
         self._block(loop.body, scope)
 
-    def _add(
-        self, scope: _Scope, reads: Cells, gives: Iterable[Cell] = (), *, names: tuple[str, ...] = (),
-        has_effect: bool = False, is_whole: bool = True, counts: bool = False, is_real: bool = True,
-    ) -> Node:  # fmt: skip
+    def _add(self, scope: _Scope, reads: Cells, gives: Iterable[Cell] = ()) -> Node:
         if len(self.nodes) >= MAX_NODES:
             raise TooManyError
-        every = reads | scope.needs
-        each = Node(scope.chain, scope.branches, every, frozenset(gives), has_effect, is_whole, counts, is_real, names)
-        self.nodes.append(each)
-        return each
+        self.nodes.append(Node(scope.chain, scope.branches, reads | scope.needs, frozenset(gives)))
+        return self.nodes[-1]
+
+    def _effect(self, reads: Cells, here: _Scope) -> None:
+        self._add(here, reads).has_effect = True
 
     def _next(self) -> int:
         self._num += 1
@@ -267,57 +167,59 @@ class Flat:
     def _block(self, body: Sequence[ast.stmt], scope: _Scope) -> None:
         for i, one in enumerate(body):
             here = replace(scope, chain=(*scope.chain, (scope.file, one.lineno)))
-            rest = body[i + 1 :]
-            if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Return | ast.Continue) and not one.orelse and rest:
-                self._if(one, rest, here, scope)  # what follows is the other side
-                return
-            self._statement(one, here, scope)
-
-    def _statement(self, one: ast.stmt, here: _Scope, scope: _Scope) -> None:
-        match one:
-            case ast.If():
+            if isinstance(one, ast.If):
+                rest = body[i + 1 :]
+                if rest and not one.orelse and isinstance(one.body[-1], ast.Return | ast.Continue):
+                    self._if(one, rest, here, scope)  # what follows is the other side
+                    return
                 self._if(one, one.orelse, here, scope)
-            case ast.For() | ast.AsyncFor() | ast.While():
+            elif isinstance(one, _Loop):
                 self._loop(one, here, scope)
-            case ast.With() | ast.AsyncWith():
+            elif isinstance(one, ast.With | ast.AsyncWith):
                 for item in one.items:
                     value = self._read(item.context_expr, here)
                     if item.optional_vars is not None:
                         self._assign(item.optional_vars, value, here)
                 self._block(one.body, scope)
-            case ast.Try():
+            elif isinstance(one, ast.Try):
                 for part in (one.body, *(each.body for each in one.handlers), one.orelse, one.finalbody):
                     self._block(part, scope)
+            else:
+                self._statement(one, here)
+
+    def _statement(self, one: ast.stmt, here: _Scope) -> None:
+        match one:
             case ast.Assign(targets=targets, value=value):
                 made = self._read(value, here)
                 for target in targets:
                     self._assign(target, made, here)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._assign(target, self._read(value, here), here)
-            case ast.AugAssign(target=ast.Name() as target, value=value) if not scope.bound.isdisjoint({target.id}):
-                reads = self._read(value, here).every | self._name(target.id, here).every
-                counts = isinstance(value, ast.Constant)
-                self._add(here, reads, [self._cell(target.id, here)], names=(target.id,), counts=counts)
-            case ast.AugAssign(target=ast.Attribute(value=ast.Name(id=own), attr=name) as target, value=value) if own == here.own:
-                reads = self._read(value, here).every | self._read(target, here).every
-                counts = isinstance(value, ast.Constant)
-                self._add(here, reads, [(OF_OBJECTS, name)], is_whole=False, counts=counts)
+            case ast.AnnAssign(target=target, value=value):
+                if value is not None:
+                    self._assign(target, self._read(value, here), here)
             case ast.AugAssign(target=target, value=value):
-                self._change(target, self._read(value, here).every, here)
+                self._add_to(target, value, here)
             case ast.Expr(value=value):
+                self._alone = value
                 self._read(value, here)
-            case ast.Return(value=value) if scope.number != self._root:
-                made = self._read(value, here) if value is not None else Value()
-                self._give((scope.number, "return"), made, here, ())
-                self._add(here, frozenset(), [(scope.number, "exit")], is_whole=False, is_real=False)
-            case ast.Break() | ast.Continue() if scope.loop is not None:
-                self._add(here, frozenset(), [scope.loop], is_whole=False, is_real=False)
-            case ast.Raise() | ast.Assert() if scope.number != self._root:
-                self._add(here, self._all_names(one, here))
-            case ast.Pass() | ast.AnnAssign() | ast.Import() | ast.ImportFrom():
+            case ast.Pass() | ast.Import() | ast.ImportFrom():
                 pass
-            case _:  # what ends the loop's turn, functions, and statements that are rare
-                self._add(here, self._all_names(one, here), has_effect=True)
+            case _:
+                self._leave(one, here)
+
+    def _leave(self, one: ast.stmt, here: _Scope) -> None:
+        """Note a statement that ends a function or a loop's turn; others, which are rare, have effects."""
+        is_inside = here.number != self._root
+        match one:
+            case ast.Return(value=value) if is_inside:
+                made = self._read(value, here) if value is not None else Value()
+                self._give((here.number, "return"), made, here)
+                self._hand(here, frozenset(), [(here.number, "exit")]).is_whole = False
+            case ast.Break() | ast.Continue() if here.loop is not None:
+                self._hand(here, frozenset(), [here.loop]).is_whole = False
+            case ast.Raise() | ast.Assert() if is_inside:
+                self._add(here, self._all_names(one, here))
+            case _:
+                self._effect(self._all_names(one, here), here)
 
     def _if(self, one: ast.If, other: Sequence[ast.stmt], here: _Scope, scope: _Scope) -> None:
         reads = self._read(one.test, here).every
@@ -331,7 +233,7 @@ class Flat:
         test.decides = tuple(decides)
         test.has_effect = any(each.has_effect for each in self.nodes[at:])
 
-    def _loop(self, one: ast.For | ast.AsyncFor | ast.While, here: _Scope, scope: _Scope) -> None:
+    def _loop(self, one: _Loop, here: _Scope, scope: _Scope) -> None:
         value = self._read(one.test if isinstance(one, ast.While) else one.iter, here)
         cell, at = (scope.number, f"loop {self._next()}"), len(self.nodes)
         head = self._add(here, value.every, [cell])
@@ -344,7 +246,7 @@ class Flat:
     def _assign(self, target: ast.expr, value: Value, here: _Scope) -> None:
         match target:
             case ast.Name(id=name):
-                self._give(self._cell(name, here), value, here, (name,))
+                self._give(self._cell(name, here), value, here, name)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for i, each in enumerate(parts):
                     known = value.base | value.parts[i] if i in value.parts else value.every
@@ -352,22 +254,37 @@ class Flat:
             case ast.Starred(value=inner):
                 self._assign(inner, Value(value.every), here)
             case ast.Attribute(value=ast.Name(id=own), attr=name) if own == here.own:
-                self._add(here, value.every, [(OF_OBJECTS, name)], names=(f"{own}.{name}",))
+                self._add(here, value.every, [(OF_OBJECTS, name)]).names = (f"{own}.{name}",)
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key)) if name in here.fresh:
                 cell = self._cell(name, here)
                 self._keys.setdefault(cell, set()).add(key)
-                self._add(here, value.every, [_part(cell, key)], names=(name,))
+                self._add(here, value.every, [_part(cell, key)]).names = (name,)
             case _:
                 self._change(target, value.every, here)
 
-    def _give(
-        self, cell: Cell, value: Value, here: _Scope, names: tuple[str, ...], *, is_real: bool = True
-    ) -> None:  # fmt: skip
+    def _add_to(self, target: ast.expr, value: ast.expr, here: _Scope) -> None:
+        reads = self._read(value, here).every
+        own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == here.own
+        if not (own or (isinstance(target, ast.Name) and target.id in here.bound)):
+            self._change(target, reads, here)
+            return
+        cell = self._cell(target.id, here) if isinstance(target, ast.Name) else (OF_OBJECTS, last_name(target))
+        node = self._add(here, reads | self._read(target, here).every, [cell])
+        node.names = (ast.unparse(target),)
+        node.counts = isinstance(value, ast.Constant)
+
+    def _give(self, cell: Cell, value: Value, here: _Scope, name: str = "") -> None:
         self._keys.setdefault(cell, set()).update(value.parts)
-        self._add(here, value.base, [cell], names=names, is_real=is_real)
+        self._add(here, value.base, [cell]).names = (name,) if name else ()
         for key, cells in value.parts.items():
-            of_part = tuple(f"{name}[{key!r}]" for name in names) if isinstance(key, str) else names
-            self._add(here, cells, [_part(cell, key)], names=of_part, is_real=is_real)
+            of_part = f"{name}[{key!r}]" if isinstance(key, str) else name
+            self._add(here, cells, [_part(cell, key)]).names = (of_part,) if name else ()
+
+    def _hand(self, here: _Scope, reads: Cells, gives: Iterable[Cell]) -> Node:
+        """Note what is handed on without a statement of the script's."""
+        node = self._add(here, reads, gives)
+        node.is_real = False
+        return node
 
     def _change(self, changed: ast.expr, reads: Cells, here: _Scope) -> None:
         """Note that an object changes: a variable's that nothing else can hold, else one that anything may read."""
@@ -375,11 +292,12 @@ class Flat:
         while isinstance(inner, ast.Subscript):
             reads |= self._read(inner.slice, here).every
             inner = inner.value
+        reads |= self._read(inner, here).every
         if isinstance(inner, ast.Name) and inner.id in here.fresh:
-            cell = self._cell(inner.id, here)
-            self._add(here, reads | self._name(inner.id, here).every, [cell], is_whole=False, names=(inner.id,))
+            node = self._add(here, reads, [self._cell(inner.id, here)])
+            node.is_whole, node.names = False, (inner.id,)
         else:
-            self._add(here, reads | self._read(inner, here).every, has_effect=True)
+            self._effect(reads, here)
 
     # Expressions.
 
@@ -393,102 +311,118 @@ class Flat:
 
     def _all_names(self, node: ast.AST, here: _Scope) -> Cells:
         names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        kept = (OF_OBJECTS, "")
         attributes = {(OF_OBJECTS, each.attr) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-        return frozenset({kept, *attributes}).union(*(self._name(name, here).every for name in names))
+        return frozenset(attributes).union(*(self._name(name, here).every for name in names))
+
+    def _every(self, nodes: Iterable[ast.expr], here: _Scope) -> Cells:
+        return frozenset[Cell]().union(*(self._read(each, here).every for each in nodes))
 
     def _read(self, node: ast.expr, here: _Scope) -> Value:
+        made: Value
         match node:
             case ast.Name(id=name):
-                return self._name(name, here)
+                made = self._name(name, here)
             case ast.Attribute(value=held, attr=name):
-                return Value(self._read(held, here).every | {(OF_OBJECTS, name), (OF_OBJECTS, f"{name}#")})
-            case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
-                pairs = zip(keys, values, strict=True)
-                return Value(parts={key.value: self._read(each, here).every for key, each in pairs if isinstance(key, ast.Constant)})
-            case ast.Tuple(elts=parts):
-                return Value(parts={i: self._read(each, here).every for i, each in enumerate(parts)})
-            case ast.Subscript(value=held, slice=ast.Constant(value=key)):
-                value = self._read(held, here)
-                return Value(value.base | value.parts[key]) if key in value.parts else Value(value.every)
+                made = Value(self._read(held, here).every | _attribute(name))
             case ast.Call():
-                return self._call(node, here)
+                made = self._call(node, here)
+            case ast.Dict() | ast.Tuple() | ast.Subscript():
+                made = self._read_parts(node, here)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                made = self._comprehension(node, here)
             case ast.NamedExpr(target=target, value=value):
                 self._assign(target, made := self._read(value, here), here)
-                return made
-            case ast.Lambda():
-                return Value(self._all_names(node, here))
-            case ast.Await() | ast.Yield() | ast.YieldFrom():
-                return Value(self._add(here, self._all_names(node, here), has_effect=True).reads)
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                reads = frozenset[Cell]()
-                inner = replace(here, bound=here.bound | _stored(node))
-                for each in node.generators:
-                    source = self._read(each.iter, inner)
-                    self._assign(each.target, Value(source.every), inner)
-                    reads = reads.union(source.every, *(self._read(test, inner).every for test in each.ifs))
-                made_of = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-                return Value(reads.union(*(self._read(each, inner).every for each in made_of)))
-        each_part = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
-        return Value(frozenset[Cell]().union(*(self._read(each, here).every for each in each_part)))
+            case ast.Await() | ast.Yield() | ast.YieldFrom() | ast.Lambda():
+                made = Value(self._all_names(node, here))
+                if not isinstance(node, ast.Lambda):
+                    self._effect(made.base, here)
+            case _:
+                parts = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+                made = Value(self._every(parts, here))
+        return made
+
+    def _read_parts(self, node: ast.Dict | ast.Tuple | ast.Subscript, here: _Scope) -> Value:
+        if isinstance(node, ast.Tuple):
+            return Value(parts={i: self._read(each, here).every for i, each in enumerate(node.elts)})
+        if isinstance(node, ast.Dict):
+            keys = [each.value for each in node.keys if isinstance(each, ast.Constant)]
+            values = [self._read(each, here).every for each in node.values]
+            if len(keys) == len(values):
+                return Value(parts=dict(zip(keys, values, strict=True)))
+            others = self._every((each for each in node.keys if each is not None), here)
+            return Value(others.union(*values))
+        value = self._read(node.value, here)
+        if isinstance(node.slice, ast.Constant) and node.slice.value in value.parts:
+            return Value(value.base | value.parts[node.slice.value])
+        return Value(value.every | self._read(node.slice, here).every)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, here: _Scope) -> Value:
+        reads, inner = frozenset[Cell](), replace(here, bound=here.bound | _stored(node))
+        for each in node.generators:
+            source = self._read(each.iter, inner).every
+            self._hand(inner, source, (self._cell(name, inner) for name in _stored(each.target)))
+            reads = reads | source | self._every(each.ifs, inner)
+        made_of = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+        return Value(reads | self._every(made_of, inner))
+
+    # Calls.
 
     def _call(self, node: ast.Call, here: _Scope) -> Value:
-        given = [self._read(each, here) for each in node.args]
-        named = {each.arg: self._read(each.value, here) for each in node.keywords}
-        reads = frozenset[Cell]().union(*(each.every for each in (*given, *named.values())))
-        called, program = node.func, self._program
+        called, given = node.func, _Given.of(node, lambda each: self._read(each, here))
         held = self._read(called.value, here).every if isinstance(called, ast.Attribute) else frozenset()
-        name, full = last_name(called), self._full_name(called, here)
-        if name == "update_bn" and len(node.args) > 1:
-            return self._refreshed(node.args[1], reads, here)
-        if full:
-            return Value(reads) if program.pure(full) else self._effect(node, reads, here)
-        if (found := self._function(called, here)) is not None:
-            file, owner, function = found
-            if function not in here.calls and not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in own_nodes(function)):
-                own = held if isinstance(called, ast.Attribute) else self._read(called, here).every
-                return self._inlined(node, (file, owner, function), own, given, named, here)
-            return self._effect(node, reads | held, here)
-        if name in program.modules or program.objects.get(name):
-            own = self._read(called, here).every
-            return Value(reads | own) if not program.draws and name in program.modules else self._effect(node, reads | own, here)
-        if isinstance(called, ast.Name):
-            made = program.classes.get(name)
-            is_record = made is not None and not any(isinstance(each, Function) and each.name.startswith("__") for each in made.body)
-            is_pure = is_record or (name in _PURE_BUILTINS and name not in here.bound)
-            return Value(reads) if is_pure else self._effect(node, reads | self._name(name, here).every, here)
-        if not isinstance(called, ast.Attribute):
-            return self._effect(node, reads | self._read(called, here).every, here)
+        if full := self._full_name(called, here):
+            if full.endswith(".update_bn") and len(node.args) > 1:
+                return self._refreshed(node.args[1], given.every, here)
+            return self._made(node, given.every, here, is_pure=self._program.is_pure(full))
+        if (found := self._function(called, here)) is None:
+            return self._of_object(node, held, given.every, here)
+        function = found[2]
+        yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in own_nodes(function))
+        if yields or function in here.calls:
+            return self._made(node, given.every | held, here, is_pure=False)
+        own = held if function.name == last_name(called) else self._read(called, here).every
+        return self._inlined(found, own, given, here)
+
+    def _of_object(self, node: ast.Call, held: Cells, reads: Cells, here: _Scope) -> Value:
+        """Return what a call makes of something that is no function of the user's."""
+        called, program, name = node.func, self._program, last_name(node.func)
+        is_module = name in program.modules or name in program.objects
+        if is_module or not isinstance(called, ast.Attribute):
+            is_builtin = not is_module and name not in here.bound and program.is_pure_builtin(name)
+            is_pure = is_builtin or (name in program.modules and not program.draws)
+            return self._made(node, reads | self._read(called, here).every, here, is_pure=is_pure)
+        if name in _MODES:
+            return Value(held)
         if name == "load_state_dict":
             return self._refreshed(called.value, reads, here)
-        if name == "update_parameters" and last_name(called.value) in program.copies:
-            # It leaves alone what update_bn sets.
-            return self._effect(node, reads, here)
-        if name in _MODES or (name == "requires_grad_" and last_name(called.value) in program.objects):
-            return Value(held)
         if changed_in_place(node) or (name[-1:] == "_" and name[-2:] != "__"):
             self._change(called.value, reads, here)
             return Value(held | reads)
-        if name in self._methods and name not in program.methods:
-            return Value(held | reads)
-        return self._effect(node, reads | held, here)
+        if name == "update_parameters" and last_name(called.value) in program.copies:
+            held = frozenset()  # it leaves alone what update_bn sets
+        is_pure = name not in program.methods and name in self._pure_methods
+        return self._made(node, held | reads | (frozenset() if is_pure else _attribute(name)), here, is_pure=is_pure)
 
-    def _effect(self, node: ast.Call, reads: Cells, here: _Scope) -> Value:
+    def _made(self, node: ast.Call, reads: Cells, here: _Scope, *, is_pure: bool) -> Value:
+        """Return what a call makes; one that is a statement of its own is there for an effect."""
+        if is_pure and node is not self._alone:
+            return Value(reads)
         given = [*node.args, *(each.value for each in node.keywords)]
         if any(isinstance(each, ast.Name) and each.id in {here.own, *self._program.objects} for each in given):
             reads |= {ANY}
         made = (here.number, f"made {self._next()}")
-        self._add(here, reads, [made], has_effect=True)
+        self._add(here, reads, [made]).has_effect = True
         return Value(reads | {made})
 
     def _refreshed(self, held: ast.expr, reads: Cells, here: _Scope) -> Value:
         """Note that a module's state is replaced: of one that nothing else holds it is read where its name is."""
         name = last_name(held)
-        if name in self._program.copies:
-            at = OF_OBJECTS if isinstance(held, ast.Attribute) else self._cell(name, here)[0]
-            self._add(here, reads - {(at, name), (at, f"{name}#")}, [(at, f"{name}#")], names=(ast.unparse(held),))
+        if name not in self._program.copies:
+            self._effect(reads | self._read(held, here).every, here)
             return Value()
-        self._add(here, reads | self._read(held, here).every, has_effect=True)
+        at = OF_OBJECTS if isinstance(held, ast.Attribute) else self._cell(name, here)[0]
+        own = {(at, name), (at, f"{name}#")}
+        self._add(here, reads - own, [(at, f"{name}#")]).names = (ast.unparse(held),)
         return Value()
 
     def _full_name(self, called: ast.expr, here: _Scope) -> str:
@@ -505,54 +439,77 @@ class Flat:
             return ""
         return ".".join((full, *reversed(parts)))
 
-    def _function(self, called: ast.expr, here: _Scope) -> tuple[str, str, Function] | None:
+    def _function(self, called: ast.expr, here: _Scope) -> _Found | None:
         """Return the user's function that a call runs, with its file and class."""
         program, name = self._program, last_name(called)
         if isinstance(called, ast.Attribute):
             holder = last_name(called.value)
-            owners = {here.owner} if holder == here.own and here.own else program.objects.get(holder)
-            if owners and (found := program.method(name, owners)) is not None:
+            owners = {here.owner} if holder == here.own and here.own else program.objects.get(holder, set())
+            if (found := program.method(name, owners)) is not None:
                 return found
         elif len(program.functions.get(name, ())) == 1 and (name not in here.bound or here.number == 0):
             file, function = program.functions[name][0]
             return file, "", function
         for method in ("forward", "__call__"):
-            if name in program.objects and (found := program.method(method, program.objects[name])) is not None:
+            if (found := program.method(method, program.objects.get(name, ()))) is not None:
                 return found
-        all_of_name = program.methods.get(name, ()) if isinstance(called, ast.Attribute) else ()
-        return all_of_name[0] if len(all_of_name) == 1 else None
+        if not isinstance(called, ast.Attribute) or name in self._of_libraries:
+            return None
+        alike = program.methods.get(name, ()) if last_name(called.value) not in program.others else ()
+        return alike[0] if len(alike) == 1 else None
 
-    def _inlined(
-        self, node: ast.Call, found: tuple[str, str, Function], own: Cells, given: list[Value],
-        named: Mapping[str | None, Value], here: _Scope,
-    ) -> Value:  # fmt: skip
+    def _inlined(self, found: _Found, own: Cells, given: _Given, here: _Scope) -> Value:
         """Put a function's statements in the place of its call, and return its result."""
         file, owner, function = found
         self.functions.add(function)
         number = self._next()
-        scope = scope_of(self._program, file, function, owner, number)
-        is_static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
+        scope = scope_of(file, function, owner, number)
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        if owner and not is_static and names:
-            self._add(here, own, [(number, names[0])], is_real=False)
-            names = names[1:]
-        elif is_static:
+        if any(last_name(each) == "staticmethod" for each in function.decorator_list):
             scope = replace(scope, own="")
-        rest = frozenset[Cell]().union(*(each.every for each in given[len(names) :]))
-        spread = any(isinstance(each, ast.Starred) for each in node.args) or None in named
-        everything = frozenset[Cell]().union(*(each.every for each in (*given, *named.values())))
-        values = dict(zip(names, given, strict=False)) | {str(key): value for key, value in named.items() if key}
-        for name in sorted(scope.bound & {*names, *(each.arg for each in function.args.kwonlyargs)}):
-            self._give((number, name), Value(everything) if spread else values.get(name, Value()), here, (), is_real=False)
+        elif owner and names:
+            self._hand(here, own, [(number, names.pop(0))])
+        values = dict(zip(names, given.args, strict=False)) | given.named
+        for name in (*names, *(each.arg for each in function.args.kwonlyargs)):
+            value = Value(given.every) if given.is_spread else values.get(name, Value())
+            first = len(self.nodes)
+            self._give((number, name), value, here)
+            for node in self.nodes[first:]:
+                node.is_real = False
         for extra in filter(None, (function.args.vararg, function.args.kwarg)):
-            self._add(here, everything | rest, [(number, extra.arg)], is_real=False)
-        self._add(here, frozenset(), [(number, "exit"), (number, "return")], is_real=False)
+            self._hand(here, given.every, [(number, extra.arg)])
+        self._hand(here, frozenset(), [(number, "exit"), (number, "return")])
+        needs = here.needs | {(number, "exit")}
         inner = replace(
-            scope, chain=here.chain, branches=here.branches, needs=here.needs | {(number, "exit")},
-            calls=(*here.calls, function),
+            scope, chain=here.chain, branches=here.branches, needs=needs, calls=(*here.calls, function)
         )  # fmt: skip
         self._block(function.body, inner)
         return self._name("return", replace(inner, bound=inner.bound | {"return"}))
+
+
+class _Given(NamedTuple):
+    """The arguments of a call."""
+
+    args: list[Value]
+    named: dict[str, Value]
+    is_spread: bool  # which parameter has which of them is not known
+
+    @classmethod
+    def of(cls, node: ast.Call, read: Callable[[ast.expr], Value]) -> _Given:
+        """Return the arguments of a call, each read once."""
+        spread = any(isinstance(each, ast.Starred) for each in node.args)
+        spread = spread or any(each.arg is None for each in node.keywords)
+        named = {each.arg or "**": read(each.value) for each in node.keywords}
+        return cls([read(each) for each in node.args], named, spread)
+
+    @property
+    def every(self) -> Cells:
+        """Return all cells that they are made of."""
+        return frozenset[Cell]().union(*(each.every for each in (*self.args, *self.named.values())))
+
+
+def _attribute(name: str) -> Cells:
+    return frozenset({(OF_OBJECTS, name), (OF_OBJECTS, f"{name}#")})
 
 
 def _part(cell: Cell, key: object) -> Cell:

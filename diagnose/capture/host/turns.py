@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from diagnose.capture.host.unread import Place, Unread
+from diagnose.capture.host.flat import Place
+from diagnose.capture.host.unread import Unread
 from diagnose.model.records import UnreadRecord
 
 MIN_TURNS = 4  # of a statement: by fewer it is not known how often it is read
@@ -76,7 +77,9 @@ class TurnCount:
         known = self._codes.get(code)
         if known is None:
             lines = (line for *_, line in code.co_lines() if line is not None)
-            known = code.co_filename in self._files and any((code.co_filename, line) in self._statements for line in lines)
+            known = code.co_filename in self._files and any(
+                (code.co_filename, line) in self._statements for line in lines
+            )
             self._codes[code] = known
         return known
 
