@@ -100,7 +100,7 @@ ADVICE = (
     ),
 )
 MAX_NAMED = 3
-MIN_MADE = 4  # turns, and samples: by fewer it is not known how often a result is read, or what it takes
+MIN_SEEN_TURNS = 4  # turns, and samples: by fewer it is not known how often a result is read, or what it takes
 _OFTEN = "A result is made more often than it is read"
 
 
@@ -204,11 +204,11 @@ def find(t: Tables) -> list[Finding]:
 def _now_and_then(t: Tables) -> Iterator[Finding]:
     mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
     for one in t.capture.known.unread:
-        if mean is None or _is_in_each_step(one) or one.made < MIN_MADE:
+        if mean is None or _is_in_each_step(one) or one.made < MIN_SEEN_TURNS:
             continue
         in_run, num = run_share(t, one)
         share = in_run * (1 - one.read / one.made)
-        if share < _RULE.min_share or num < MIN_MADE:
+        if share < _RULE.min_share or num < MIN_SEEN_TURNS:
             continue
         yield Finding(
             rule=META.id,

@@ -163,7 +163,7 @@ class Plan:
         was = self._recorder.state
         state: StepState = self._state if was == self._state else "edge"
         self._long.add(duration, state)
-        if self.has_begun:  # warming up is over
+        if self.has_begun and not self._recorder.flow.counts:  # as the script has it
             self._watched.add(duration, state, broken_off=self._recorder.broken_off)
         self._hooks.stepped(duration, state)
         try:

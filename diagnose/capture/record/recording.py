@@ -52,12 +52,12 @@ class FlowSteps:
     def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
         self._hooks, self._measured = hooks, measured
         self._window: DataflowWindow | None = None
-        self._counts = False
+        self.counts = False  # statements are counted, which makes steps longer
 
     @property
     def is_open(self) -> bool:
         """Return whether a step is being recorded, or was until it was cut, or its statements are counted."""
-        return self._window is not None or self._counts
+        return self._window is not None or self.counts
 
     def cut(self) -> None:
         """Record no more, inside a step."""
@@ -80,7 +80,7 @@ class FlowSteps:
         if turns is None:
             return
         self._hooks.report("counting how often results are read")
-        self._counts = True
+        self.counts = True
         turns.start()
         try:
             for _ in range(MAX_COUNTED * least):
@@ -88,7 +88,7 @@ class FlowSteps:
                 if turns.end_step(least):
                     break
         finally:
-            self._counts = False
+            self.counts = False
             self._measured.unread = turns.stop()
 
     def record_long(self, due: Due) -> Generator[None, int, None]:
