@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,15 +14,20 @@ from diagnose.capture.host.unread import Unread
 from diagnose.model.records import UnreadRecord
 
 MIN_TURNS = 4  # of a statement: by fewer it is not known how often it is read
-MAX_WATCH_NS = 5_000_000_000
+MAX_WATCH_NS = 15_000_000_000  # until a statement that takes time now and then has had so many
 
 
 class TurnCount:
-    """Counts from ``start`` to ``stop``, of the stepping thread; leaves it alone if somebody traces it already."""
+    """Counts from ``start`` to ``stop``, of the stepping thread; leaves it alone if somebody traces it already.
 
-    def __init__(self, found: Sequence[Unread], trees: Mapping[str, ast.Module]) -> None:
+    ``sampled`` are lines that take time: counting goes on until their statements have had some turns.
+    """
+
+    def __init__(self, found: Sequence[Unread], trees: Mapping[str, ast.Module], sampled: Iterable[Place] = ()) -> None:
         self._found = found
         self._statements = dict(_lines(trees, {each for one in found for each in (*one.first, *one.readers)}))
+        take_time = {self._statements.get(place) for place in sampled}
+        self._awaited = [i for i, one in enumerate(found) if one.first[-1] in take_time]
         self._files = {file for file, _ in self._statements}
         self._made = [0] * len(found)
         self._in_steps = [set[int]() for _ in found]
@@ -51,7 +56,9 @@ class TurnCount:
         """Take notice that a step is over; return whether enough is known, after ``least`` steps at least."""
         self._steps += 1
         late = time.perf_counter_ns() > self._ends_ns
-        return not self._is_on or late or (self._steps >= least and all(num >= MIN_TURNS for num in self._made))
+        return (
+            not self._is_on or late or (self._steps >= least and all(self._made[i] >= MIN_TURNS for i in self._awaited))
+        )
 
     def stop(self) -> tuple[UnreadRecord, ...]:
         """End, and return what ran in these steps."""

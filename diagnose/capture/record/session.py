@@ -339,12 +339,13 @@ class Session:
     def _turn_count(self) -> TurnCount | None:
         """Return what counts how often the results of the user's functions are read, None if all of them are."""
         taken = self.samplers.of_run
-        files = {file for file, _ in taken.lines if is_users_file(file)} if taken is not None else set()
+        sampled = taken.lines if taken is not None else []
+        files = {file for file, _ in sampled if is_users_file(file)}
         texts = {file: "\n".join(line.rstrip("\n") for line in self.lines.text(file) or ()) for file in files}
         parts = {file: parsed(text) for file, text in texts.items() if len(text) <= MAX_SOURCE}
         trees = {file: tree for file, tree in parts.items() if tree is not None}
         found = tuple(unread_results(trees))
-        return TurnCount(found, trees) if found else None
+        return TurnCount(found, trees, sampled) if found else None
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
