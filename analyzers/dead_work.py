@@ -36,6 +36,7 @@ from diagnose.analyzers.common.rewrite import (
     without_gradients,
 )
 from diagnose.analyzers.common.unread import operators_in, run_share
+from diagnose.dataflow.graph import Graph
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding
@@ -134,7 +135,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         else:
             title = "Operators compute a result that nothing uses"
             text = f"Nothing reads what {at(one.value_line)} makes."
-        is_first = one.kind == "gradient" or one.value_line not in one.work.lines
+        is_first = one.kind == "gradient" or one.value_line not in one.work.lines or _runs_more(flow.found.graph, one)
         lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines
         facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
@@ -219,6 +220,13 @@ def _now_and_then(t: Tables) -> Iterator[Finding]:
             where=tuple(line_at(t, file, line, "") for file, line in reversed(one.first)),
             facts=_facts(one) | {IN_LONG_STEP: True},
         )
+
+
+def _runs_more(graph: Graph, one: DeadWork) -> bool:
+    """Return whether the line that takes most of some work runs other operators too: it is not the one to edit."""
+    own, step = set(one.work.operators), graph.operators[one.work.operators[0]].step
+    others = (graph.operators[i] for i in graph.of_step(step) if i not in own and not graph.operators[i].is_view)
+    return any(other.place == one.work.line for other in others)
 
 
 def _averages(flow: Flow) -> Iterator[Avoidable]:
