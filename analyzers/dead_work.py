@@ -69,6 +69,14 @@ ADVICE = (
     ),
     Advice(
         id="compute-less-often",
+        title="Compute {names}{at} only if line {reader} is to run: test that condition first",
+        numerics=identical("if nothing else reads it"),
+        needs="a condition that is known before the result",
+        when=of_kind("early"),
+        least=0.8,
+    ),
+    Advice(
+        id="compute-less-often",
         title="Compute {names}{at} once, after the loop",
         numerics=identical(),
         needs="a result that only the last turn of a loop hands on",
@@ -193,7 +201,7 @@ def _names(one: UnreadRecord) -> str:
 
 
 def _facts(one: UnreadRecord) -> dict[str, object]:
-    kind = "after" if one.after else "in branch" if one.readers else "unread"
+    kind = "after" if one.after else "early" if one.early else "in branch" if one.readers else "unread"
     return {"kind": kind, "names": _names(one), "reader": one.readers[0][1] if one.readers else 0}
 
 

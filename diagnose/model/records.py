@@ -459,6 +459,7 @@ class UnreadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     names: tuple[str, ...] = ()  # of the script, that they give values to
     readers: tuple[PlaceRecord, ...] = ()  # the first line of each branch that reads them; none: nothing does
     after: bool = False  # what follows the loop reads them: the last turn's
+    early: bool = False  # something changes before the branch that reads them: its condition has to be tested first
     made: Count = 0  # turns in some steps in which ``first`` ran
     read: Count = 0  # of these turns, those of which the result was read
     in_steps: Count = 0  # steps in which ``first`` ran

@@ -149,6 +149,8 @@ def test_a_snapshot_for_what_is_known_before_the_update():
     """
     line = "saved = copy.deepcopy(net.state_dict())"
     assert found(text) == [(("saved",), line, ["net.load_state_dict(saved)"], False)]
+    (one,) = unread_results({"train.py": ast.parse(HEAD + textwrap.dedent(text))})
+    assert one.early
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ class TurnCount:
         every = zip(self._found, self._made, self._read, self._in_steps, strict=True)
         return tuple(
             UnreadRecord(
-                chains=one.chains, first=one.first, names=one.names, readers=one.readers, after=one.after,
+                chains=one.chains, first=one.first, names=one.names, readers=one.readers,
+                after=one.after, early=one.early,
                 made=made, read=len(read), in_steps=len(steps), steps=self._steps,
             )
             for one, made, read, steps in every if made

@@ -38,6 +38,7 @@ class Unread(NamedTuple):
     names: tuple[str, ...]  # of the script, that they give values to
     readers: tuple[Place, ...]  # the first line of each branch that reads them; none: nothing does
     after: bool  # what follows the loop reads them: the last turn's
+    early: bool  # something changes before the branch that reads them: its condition has to be tested first
 
 
 def unread_results(trees: Mapping[str, ast.Module]) -> Iterator[Unread]:
@@ -69,6 +70,7 @@ class _Uses(NamedTuple):
 
     branches: frozenset[Branch]
     after: bool
+    early: bool = False  # something changes between a statement and a branch
 
 
 _VAIN = _Uses(frozenset(), after=False)
@@ -86,7 +88,7 @@ def _of_loop(program: Program, flat: Flat, body: ast.AST, loop: _Loop) -> Iterat
             found = _uses(nodes, onward, i, after)
             is_known = found is not None and not (found.after and follows is None)
             if found is not None and is_known and _can_wait(nodes, makers, i, found):
-                uses[i] = found
+                uses[i] = found._replace(early=any(_changes_before(nodes, i, each) for each in found.branches))
     yield from _grouped(nodes, onward, uses, [(nodes[0].chain[0][0], follows)] if follows is not None else [])
 
 
@@ -163,12 +165,9 @@ def _reached(onward: Sequence[list[int] | None], start: int) -> Iterator[int]:
 def _can_wait(nodes: list[Node], makers: Mapping[Cell, list[int]], i: int, uses: _Uses) -> bool:
     """Return whether a turn shows before a statement whether it takes the branch, or changes nothing until then."""
     for branch in uses.branches:
-        test = next((k for k, node in enumerate(nodes) if branch.number in node.decides), None)
-        if test is None:
-            return False
-        effects = (node for node in nodes[i + 1 : test] if node.has_effect and node.is_real and not node.decides)
-        if not any(_encloses(node.branches, nodes[test].branches) for node in effects):
+        if not _changes_before(nodes, i, branch):
             continue
+        test = _test_of(nodes, branch)
         left, seen = [test], set[int]()
         while left:
             k = left.pop()
@@ -179,6 +178,17 @@ def _can_wait(nodes: list[Node], makers: Mapping[Cell, list[int]], i: int, uses:
         if any(node.chain[: len(nodes[test].chain)] != nodes[test].chain for node in late):
             return False
     return True
+
+
+def _test_of(nodes: Sequence[Node], branch: Branch) -> int:
+    return next(k for k, node in enumerate(nodes) if branch.number in node.decides)
+
+
+def _changes_before(nodes: Sequence[Node], i: int, branch: Branch) -> bool:
+    """Return whether something has an effect between a statement and the condition of a branch."""
+    test = _test_of(nodes, branch)
+    effects = (node for node in nodes[i + 1 : test] if node.has_effect and node.is_real and not node.decides)
+    return any(_encloses(node.branches, nodes[test].branches) for node in effects)
 
 
 def _grouped(
@@ -201,7 +211,7 @@ def _grouped(
         read = [*(branch.place for branch in sorted(use.branches)), *(follows if use.after else ())]
         for asked in _by_caller(asking):
             names = _names(nodes[i] for i in members if nodes[i].chain in asked.values())
-            yield Unread(tuple(asked), min(asked.values()), names, tuple(dict.fromkeys(read)), use.after)
+            yield Unread(tuple(asked), min(asked.values()), names, tuple(dict.fromkeys(read)), use.after, use.early)
 
 
 def _parts(chain: Chain) -> list[Chain]:
