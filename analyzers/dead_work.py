@@ -3,7 +3,8 @@
 What it looks for
     Operators whose results reach no parameter, later step, collective or Python code. Examples: unread metrics, heads
     without a loss, gradients that nothing uses, a term times a coefficient of 0, an average of frozen weights. Also
-    gradients of parameters whose learning rate is 0. Threshold: 3% of the step.
+    gradients of parameters whose learning rate is 0, and statements whose results only a rare branch reads, or only
+    what follows the loop. Example: a score of each step that every hundredth step prints. Threshold: 3% of the step.
 
 Why it costs
     A loss that goes through a second model also computes that model's gradients.
@@ -14,15 +15,17 @@ What to do
     not ask for the gradient of an input below frozen layers.
 
 How sure
-    High, unless only other steps read the result, such as every hundredth. Needs `diagnose trace`.
+    High, unless only other steps read the result, such as every hundredth. Statements and branches are counted in ten
+    or more steps. Needs `diagnose trace`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diagnose.analyzers.common.advice import Advice, identical, in_training
+from diagnose.analyzers.common.advice import Advice, identical, in_training, of_kind
 from diagnose.analyzers.common.avoidable import IN_LONG_STEP, Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.locate import line_at
 from diagnose.analyzers.common.rewrite import (
     Edits,
     detached,
@@ -32,22 +35,62 @@ from diagnose.analyzers.common.rewrite import (
     without_calls,
     without_gradients,
 )
+from diagnose.analyzers.common.unread import operators_in, run_share
+from diagnose.dataflow.graph import Graph
 from diagnose.dataflow.liveness import DeadWork
+from diagnose.model.dataflow import Frame
+from diagnose.model.diagnosis import Finding
+from diagnose.model.limits import MAJORITY
 from diagnose.model.own_source import OwnSource
+from diagnose.model.records import UnreadRecord
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
-from diagnose.text.numbers import plural
+from diagnose.tables.run_steps import run_mean
+from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(
     id="dead-work",
     kind="idle",
-    order=136,
+    order=97,  # before waits and Python that only serve such a result
     host_order=61,
     legend=Legend("operators computed what nothing uses"),
     changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-less-often"),
     needs=("data flow",),
 )
 ADVICE = (
+    Advice(
+        id="compute-less-often",
+        title="Compute {names}{at} only in the branch that reads it, at line {reader}",
+        numerics=identical("if nothing else reads it"),
+        needs="a branch that few steps take",
+        when=of_kind("in branch"),
+        least=0.8,
+    ),
+    Advice(
+        id="compute-less-often",
+        title="Compute {names}{at} only if line {reader} is to run: test that condition first",
+        numerics=identical("if nothing else reads it"),
+        needs="a condition that is known before the result",
+        when=of_kind("early"),
+        least=0.8,
+    ),
+    Advice(
+        id="compute-less-often",
+        title="Compute {names}{at} once, after the loop",
+        numerics=identical(),
+        needs="a result that only the last turn of a loop hands on",
+        when=of_kind("after"),
+        least=0.8,
+    ),
+    Advice(
+        id="compute-less-often",
+        title="Leave out {names}{at}: nothing reads it after this call",
+        numerics=identical("if nothing else reads it"),
+        needs="a call whose caller reads other parts of the result",
+        when=of_kind("unread"),
+        least=0.8,
+    ),
     Advice(
         id="compute-less-often",
         title="Leave the work out{there}: the step that does it reads nothing of it",
@@ -66,10 +109,13 @@ ADVICE = (
     ),
 )
 MAX_NAMED = 3
+MIN_SEEN_TURNS = 4  # turns, and samples: by fewer it is not known how often a result is read, or what it takes
+_OFTEN = "A result is made more often than it is read"
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield gradients that nothing reads, terms that are multiplied by zero, and other results that nothing reads."""
+    yield from _unread(flow)
     yield from _averages(flow)
     for one in flow.found.dead_work:
         if one.parameters:
@@ -99,7 +145,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         else:
             title = "Operators compute a result that nothing uses"
             text = f"Nothing reads what {at(one.value_line)} makes."
-        is_first = one.kind == "gradient" or one.value_line not in one.work.lines
+        is_first = one.kind == "gradient" or one.value_line not in one.work.lines or _runs_more(flow.found.graph, one)
         lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines
         lines = (flow.optimizer, *lines) if one.has_no_rate else lines
@@ -125,6 +171,73 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             if one.is_certain
             else "the gradients stay in `.grad`, and a step that was not recorded may use them",
         )
+
+
+def _unread(flow: Flow) -> Iterator[Avoidable]:
+    """Yield what the user's statements make in each step, and read in fewer."""
+    graph = flow.found.graph
+    for one in flow.unread:
+        if _is_in_each_step(one) and one.made > one.read:
+            mine = operators_in([each.stack for each in graph.operators], one.chains)
+            work = graph.work(set(mine).intersection(graph.of_step(0)))
+            lines: tuple[Frame | None, ...] = tuple(Frame(file, line, "") for file, line in reversed(one.first))
+            share = 1 - one.read / one.made
+            yield Avoidable(_OFTEN, _reading(one), work, lines, _facts(one), share, chains=one.chains)
+
+
+def _is_in_each_step(one: UnreadRecord) -> bool:
+    return one.in_steps > MAJORITY * one.steps
+
+
+def _reading(one: UnreadRecord) -> str:
+    """Return a sentence on how often a result is made and read."""
+    made = f"{at(Frame(*one.first[-1], '')).capitalize()} makes {_names(one)}"
+    if not one.readers:
+        return f"{made}, and nothing reads it after this call."
+    times = f"{made} {one.made:,} times in {plural(one.steps, 'step')}"
+    reader = f"line {one.readers[0][1]}"
+    return f"{times}, and {reader} reads {one.read:,} of the results."
+
+
+def _names(one: UnreadRecord) -> str:
+    return ", ".join(f"`{name}`" for name in one.names[:MAX_NAMED]) or "a result"
+
+
+def _facts(one: UnreadRecord) -> dict[str, object]:
+    kind = "after" if one.after else "early" if one.early else "in branch" if one.readers else "unread"
+    return {"kind": kind, "names": _names(one), "reader": one.readers[0][1] if one.readers else 0}
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name what can be left out in each step, and what comes now and then and is read less often."""
+    return [*_RULE.find(t), *_now_and_then(t)]
+
+
+def _now_and_then(t: Tables) -> Iterator[Finding]:
+    mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
+    for one in t.capture.known.unread:
+        if mean is None or _is_in_each_step(one) or one.made < MIN_SEEN_TURNS:
+            continue
+        in_run, num = run_share(t, one)
+        share = in_run * (1 - one.read / one.made)
+        if share < _RULE.min_share or num < MIN_SEEN_TURNS:
+            continue
+        yield Finding(
+            rule=META.id,
+            title=_OFTEN,
+            lost_ns=share * mean[0],
+            share=share,
+            evidence=(_reading(one), f"{num} samples of the run were there, {percent(in_run)} of its time."),
+            where=tuple(line_at(t, file, line, "") for file, line in reversed(one.first)),
+            facts=_facts(one) | {IN_LONG_STEP: True},
+        )
+
+
+def _runs_more(graph: Graph, one: DeadWork) -> bool:
+    """Return whether the line that takes most of some work runs other operators too: it is not the one to edit."""
+    own, step = set(one.work.operators), graph.operators[one.work.operators[0]].step
+    others = (graph.operators[i] for i in graph.of_step(step) if i not in own and not graph.operators[i].is_view)
+    return any(other.place == one.work.line for other in others)
 
 
 def _averages(flow: Flow) -> Iterator[Avoidable]:
@@ -159,5 +272,5 @@ def modules_of(parameters: Sequence[str]) -> str:
     return ", ".join(found[:MAX_NAMED]) + more
 
 
-_RULE = AvoidableRule(META, detect)
-claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find
+_RULE = AvoidableRule(META, detect, by_time=True)
+claim, claim_host = _RULE.claim, _RULE.claim_host

@@ -12,6 +12,7 @@ from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, wort
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
 from diagnose.analyzers.common.rewrite import Edits, joined
+from diagnose.analyzers.common.unread import Chain, time_in
 from diagnose.model.arrays import Floats
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
@@ -75,18 +76,25 @@ class Avoidable(NamedTuple):
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
     edits: Edits = ()  # that make the change
     with_inner: bool = False  # of what the operators themselves launch that share goes, of what they call all
+    chains: tuple[Chain, ...] = ()  # calls that go with all that Python does in them
     doubt: str = ""  # what is uncertain where the confidence is low, a clause
 
 
 def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return what goes with some operators: also the time between two that follow each other, if both go as a whole."""
+    if one.chains:
+        return shortened(time_in(t, flow, one.chains), one.avoidable)
     return last_parts(t, flow, one) if one.avoidable < 1 else flow.span_of(t, one.work.operators)
 
 
 def last_parts(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return of each operator the last part, which is avoidable."""
-    start, end = flow.time_of(t, one.work.operators)
-    return Intervals(end - ((end - start) * one.avoidable).astype(np.int64), end)
+    return shortened(flow.time_of(t, one.work.operators), one.avoidable)
+
+
+def shortened(time: Intervals, share: float) -> Intervals:
+    """Return the last part of each interval."""
+    return Intervals(time.end - ((time.end - time.start) * share).astype(np.int64), time.end)
 
 
 class AvoidableRule(NamedTuple):
@@ -184,6 +192,8 @@ class AvoidableRule(NamedTuple):
         busy = max(int(time.sum()), 1)
 
         def share(one: Avoidable) -> float:
+            if one.chains:
+                return total(self.time_of(t, flow, one)) / (t.steps.window[1] - t.steps.window[0])
             issued = t.launched_in(flow.time_of(t, one.work.operators)) if t.device_id >= 0 else ()
             return one.avoidable * max(one.work.share, float(time[issued].sum()) / busy if len(issued) else 0.0)
 
@@ -219,7 +229,7 @@ class AvoidableRule(NamedTuple):
         most = np.minimum(length, shortest_kernel(t)) if self.keeps_work else length
         for one in parts:
             issued = t.launched_in(flow.time_of(t, one.work.operators))
-            rows = np.concatenate([flow.rows[i] for i in one.work.operators])
+            rows = np.concatenate([np.empty(0, np.intp), *(flow.rows[i] for i in one.work.operators)])
             whole = issued & ~among(t.operators, rows) if one.with_inner else np.zeros(len(issued), bool)
             share[issued] = np.maximum(share[issued], np.where(whole[issued], 1.0, one.avoidable))
         spared: Floats = most * share

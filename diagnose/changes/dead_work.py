@@ -27,7 +27,7 @@ def _skip_zero_term_proposal(finding: Finding, _step_ns: float, _program: Progra
 
 
 def _takes_gradients(program: Program, finding: Finding) -> bool:
-    return finding.facts.get("kind") not in ("result", "unchanged", "zero factor") and to_training(program, finding)
+    return finding.facts.get("kind") == "gradient" and to_training(program, finding)
 
 
 def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:

@@ -49,6 +49,7 @@ from diagnose.model.records import (
     OptimizerRecord,
     SamplerRecord,
     SaveRecord,
+    UnreadRecord,
     decode,
 )
 
@@ -101,6 +102,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()  # what makes 64-bit floats for the step: of a buffer by its name, of samples by its text
     saves: tuple[SaveRecord, ...] = ()
     hooks: tuple[HookRecord, ...] = ()
+    unread: tuple[UnreadRecord, ...] = ()
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed

@@ -460,6 +460,24 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     same_results: tuple[HostResultRecord, ...] = ()
 
 
+PlaceRecord: TypeAlias = tuple[str, Count]  # file, first line of a statement
+
+
+class UnreadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Statements of a loop whose results only a branch of its turn reads, or only what follows the loop."""
+
+    chains: tuple[tuple[PlaceRecord, ...], ...]  # of which nothing else is needed, each after the calls that lead to it
+    first: tuple[PlaceRecord, ...]  # of the statement that asks for them
+    names: tuple[str, ...] = ()  # of the script, that they give values to
+    readers: tuple[PlaceRecord, ...] = ()  # the first line of each branch that reads them; none: nothing does
+    after: bool = False  # what follows the loop reads them: the last turn's
+    early: bool = False  # something changes before the branch that reads them: its condition has to be tested first
+    made: Count = 0  # turns in some steps in which ``first`` ran
+    read: Count = 0  # of these turns, those of which the result was read
+    in_steps: Count = 0  # steps in which ``first`` ran
+    steps: Count = 0
+
+
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Some batches of the training loader's, loaded again in a process of their own after the windows."""
 

@@ -21,7 +21,7 @@ from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.model.own_source import OwnSource
-from diagnose.model.records import CallRecord, ExpressionRecord
+from diagnose.model.records import CallRecord, ExpressionRecord, UnreadRecord
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost_of_threads
@@ -73,6 +73,7 @@ class Flow(NamedTuple):
     callers: Mapping[int, int] = MappingProxyType({})  # of events: the outermost operator that calls nothing else
     long_step: LongStep | None = None
     optimizer: Frame | None = None  # the call that makes the main one
+    unread: tuple[UnreadRecord, ...] = ()  # what is made more often than it is read
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -138,7 +139,10 @@ def flow_of(t: Tables) -> Flow | None:
     callers = _callers(t, np.array(sorted({row for rows in computing for row in rows}), np.intp))
     call = capture.known.optimizer.made
     optimizer = Frame(call.file, call.begin[0], "") if call is not None else None
-    found_flow = Flow(t.analyses, joined, lines, padded_to, source, tuple(wide), callers, optimizer=optimizer)
+    unread = t.capture.known.unread
+    found_flow = Flow(
+        t.analyses, joined, lines, padded_to, source, tuple(wide), callers, optimizer=optimizer, unread=unread
+    )
     return found_flow._replace(long_step=_long_step(t, found_flow))
 
 

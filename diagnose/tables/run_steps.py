@@ -147,14 +147,14 @@ class Shared(NamedTuple):
 def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared:
     """Return the innermost line that most samples share which long steps have more than usual ones."""
     paths, seen_ns, row = run.paths, run.sampled_ns, run.path
-    in_long = _inside(run, long, seen_ns)
+    in_long = samples_in(run, long, seen_ns)
     samples = capture.run_samples
     if in_long.sum() < MIN_LONG_STEP_SAMPLES and samples is not None:  # they came while a window was open
         paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
-        in_long = _inside(run, long, seen_ns) & (row >= 0)
+        in_long = samples_in(run, long, seen_ns) & (row >= 0)
     if in_long.sum() < MIN_LONG_STEP_SAMPLES:
         return Shared()
-    in_usual = _inside(run, usual, seen_ns) & (row >= 0)
+    in_usual = samples_in(run, usual, seen_ns) & (row >= 0)
     usual_time, long_time = float(run.took_ns[usual].sum()), float(run.took_ns[long].sum())
     per_step = usual_time / max(len(usual), 1) * len(long)
     weight = per_step / usual_time if usual_time else 0.0
@@ -230,7 +230,7 @@ def lines_in(capture: Capture, start: Ints, length: Ints) -> list[_Place]:
     return [place for place, _ in counted.most_common()]
 
 
-def _inside(run: RunSteps, rows: Rows, times: Ints) -> Mask:
+def samples_in(run: RunSteps, rows: Rows, times: Ints) -> Mask:
     """Return which times lie within one of these steps."""
     return _within(run.began_ns[rows], run.took_ns[rows], times)
 

@@ -16,6 +16,7 @@ from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
 from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Note, Trace
 from diagnose.model.locations import is_installed
+from diagnose.model.records import PlaceRecord
 from diagnose.trace_reader.documents import SourceText, read_dataflow, read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
@@ -92,7 +93,16 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         msgspec.structs.replace(one, file=_name_from_cwd(one.file, info), hook_file=_name_from_cwd(one.hook_file, info))
         for one in info.hooks
     )
-    info = msgspec.structs.replace(info, saves=saves, hooks=hooks)
+    unread = tuple(
+        msgspec.structs.replace(
+            one,
+            chains=tuple(_places_from_cwd(chain, info) for chain in one.chains),
+            first=_places_from_cwd(one.first, info),
+            readers=_places_from_cwd(one.readers, info),
+        )
+        for one in info.unread
+    )
+    info = msgspec.structs.replace(info, saves=saves, hooks=hooks, unread=unread)
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -169,6 +179,10 @@ def _named(place: _Place, info: CaptureInfo, source: SourceText) -> _Place:
     """Return a place below the working folder, with the first line of its statement."""
     file, line, function = place
     return _name_from_cwd(file, info), source.first_line(file, line), function
+
+
+def _places_from_cwd(places: Sequence[PlaceRecord], info: CaptureInfo) -> tuple[PlaceRecord, ...]:
+    return tuple((_name_from_cwd(file, info), line) for file, line in places)
 
 
 def _name_from_cwd(file: str, info: CaptureInfo) -> str:

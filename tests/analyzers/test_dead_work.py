@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from diagnose.analyzers import META, dead_work
+from diagnose.analyzers.common.avoidable import IN_LONG_STEP
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.capture import CaptureInfo
 from diagnose.model.intervals import total
+from diagnose.model.records import UnreadRecord
 from diagnose.pipeline.find import build_tables
 from diagnose.replay.build import graph_of
 from diagnose.replay.transforms import remove_cause
@@ -117,3 +121,53 @@ def test_a_learning_rate_of_zero_asks_for_frozen_parameters(recording):
     )
     (first, *_) = prescribe(finding, t.steps.step_ns, UNKNOWN)
     assert first.title == "Freeze base.0 with requires_grad_(False): their learning rate is 0"
+
+
+def decoded(t):
+    out = t.op("mm", t.value(4, 4), line=2, ns=200)
+    best, most = t.op("argmax", out, line=7, ns=200), t.op("topk", out, line=7, ns=200)
+    t.read_on_host(best)
+    t.read_on_host(most)
+    return t.op("sum", out, line=4, ns=200)
+
+
+def unread(**fields):
+    record = {"chains": [[["train.py", 7]]], "first": [["train.py", 7]], "names": ["best"], "steps": 10}
+    return {"unread": [{**record, "in_steps": 10, "made": 10, **fields}]}
+
+
+def test_what_few_steps_read_costs_its_share_of_all_that_the_line_does(recording):
+    t = tables(recording, steps(decoded), noted=unread(read=1, readers=[["train.py", 9]]))
+    (finding,) = dead_work.find(t)
+    assert finding.title == "A result is made more often than it is read"
+    assert finding.lost_ns == pytest.approx(0.9 * 210_000)  # two operators, and what passes between them
+    assert (
+        finding.evidence[-1]
+        == "Line 7 of train.py makes `best` 10 times in 10 steps, and line 9 reads 1 of the results."
+    )
+    assert [place.line for place in finding.where] == [7]
+    (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert change.title == "Compute `best` at train.py:7 only in the branch that reads it, at line 9"
+
+
+def test_what_each_step_reads_costs_nothing(recording):
+    assert dead_work.find(tables(recording, steps(decoded), noted=unread(read=10, readers=[["train.py", 9]]))) == []
+
+
+def test_what_an_evaluation_makes_in_each_turn_costs_its_part_of_the_run(recording, run_steps):
+    t = tables(recording, steps(with_metric))
+    run = run_steps([10.0] * 40)
+    path = ((("train.py", 30, "evaluate"), ("train.py", 50, "main")), (("train.py", 40, "main"),))
+    at_ns = run.began_ns + 1_000_000
+    run = replace(run, paths=path, sampled_ns=at_ns, path=np.repeat(np.array([0, 1], np.int32), [10, 30]))
+    record = UnreadRecord(
+        chains=((("train.py", 30),),), first=(("train.py", 30),), names=("auc",), readers=(("train.py", 33),),
+        after=True, made=40, read=1, in_steps=1, steps=10,
+    )  # fmt: skip
+    capture = replace(t.capture, run=run, info=CaptureInfo(unread=(record,)))
+    found = [one for one in dead_work.find(build_tables(capture, capture.trace)) if one.share]
+    (finding,) = found
+    assert finding.share == pytest.approx(0.25 * 39 / 40)
+    assert finding.facts[IN_LONG_STEP]
+    (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert change.title == "Compute `auc` at train.py:30 once, after the loop"

@@ -200,6 +200,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "dead-work": (
         {"kind": "unchanged", "edits": NOT_KNOWN},
+        *({"kind": kind, "names": "`score`", "reader": 40} for kind in ("in branch", "early", "after", "unread")),
         {"kind": "zero factor"},
         {"kind": "zero factor", "edits": written(skipped, "loss = loss + coefficient * penalty(x)")},
         *(

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diagnose.capture.host.turns import TurnCount
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.window import WindowKind
-from diagnose.model.records import HostRecord, LoadedRecord
+from diagnose.model.records import HostRecord, LoadedRecord, UnreadRecord
 
 # Times steps between events in the device's queue: the host may be many steps ahead of what the device works on.
 #
@@ -92,6 +93,7 @@ class Measurements:
     wide_buffers: dict[str, tuple[str, int]] = field(default_factory=dict)  # of 64-bit floats: where their class begins
     loaded: LoadedRecord = field(default_factory=LoadedRecord)  # samples of the training loader, loaded again
     host: HostRecord = field(default_factory=HostRecord)  # calls of host code on hot lines
+    unread: tuple[UnreadRecord, ...] = ()  # what is made more often than it is read
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     stack_ns: int = 0  # in the attribution window
@@ -124,4 +126,5 @@ class PlanHooks:
     wrote: Callable[[], object]  # called after each window was written
     stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it
     training_loader: Callable[[], object] = lambda: None  # the loader that steps take their batches from, if any
+    turns: Callable[[], TurnCount | None] = lambda: None  # what counts how often results are read
     hot_lines: Callable[[], Sequence[tuple[str, int]]] = tuple  # files and lines of the user's that samples are at most

@@ -163,7 +163,7 @@ class Plan:
         was = self._recorder.state
         state: StepState = self._state if was == self._state else "edge"
         self._long.add(duration, state)
-        if self.has_begun:  # warming up is over
+        if self.has_begun and not self._recorder.flow.counts:  # as the script has it
             self._watched.add(duration, state, broken_off=self._recorder.broken_off)
         self._hooks.stepped(duration, state)
         try:
@@ -276,6 +276,8 @@ class Plan:
             yield from self._record("light", longer, 1.0)
         if self._options.dataflow and self._affords(2 * FLOW_STEPS):
             yield from self._recorder.flow.record()
+            if not self._together and self._affords(2 * USUAL_STEPS):
+                yield from self._recorder.flow.count_turns(USUAL_STEPS)
         yield from self._observe()
 
     def _observe(self) -> Steps:

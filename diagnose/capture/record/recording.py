@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diagnose.capture.host.trace import HostTrace
+from diagnose.capture.host.turns import TurnCount
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.long_steps import Due
 from diagnose.capture.record.measurements import Measurements, PlanHooks
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # Two steps that are recorded as a program, after the windows: what goes wrong here ends them, never the script.
 
 FLOW_STEPS = 2  # the second shows what is the same in every step
+MAX_COUNTED = 4  # times as many steps as are counted at least, for what comes now and then
 _DID_NOT_COME = "1 step in {every} was much longer than the others; the one that was recorded for it was not."
 
 
@@ -50,11 +52,12 @@ class FlowSteps:
     def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
         self._hooks, self._measured = hooks, measured
         self._window: DataflowWindow | None = None
+        self.counts = False  # statements are counted, which makes steps longer
 
     @property
     def is_open(self) -> bool:
-        """Return whether a step is being recorded, or was until it was cut."""
-        return self._window is not None
+        """Return whether a step is being recorded, or was until it was cut, or its statements are counted."""
+        return self._window is not None or self.counts
 
     def cut(self) -> None:
         """Record no more, inside a step."""
@@ -66,6 +69,27 @@ class FlowSteps:
         self._hooks.report(f"recording {FLOW_STEPS} steps as a program")
         yield from self._steps(self._finish)
         self._load_samples()
+
+    def count_turns(self, least: int) -> Generator[None, int, None]:
+        """Count in some steps, ``least`` at least, how often what they make is read."""
+        turns: TurnCount | None = None
+        try:
+            turns = None if self._hooks.other_active() else self._hooks.turns()
+        except Exception as error:  # a source of the user's that is like no other
+            self._note(error)
+        if turns is None:
+            return
+        self._hooks.report("counting how often results are read")
+        self.counts = True
+        turns.start()
+        try:
+            for _ in range(MAX_COUNTED * least):
+                yield
+                if turns.end_step(least):
+                    break
+        finally:
+            self.counts = False
+            self._measured.unread = turns.stop()
 
     def record_long(self, due: Due) -> Generator[None, int, None]:
         """Record the step before a long one, and that one; if it is as short as others are, nothing is written."""

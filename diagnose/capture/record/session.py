@@ -17,6 +17,8 @@ from types import FrameType
 from typing import TypeAlias
 
 from diagnose import __version__
+from diagnose.capture.host.turns import TurnCount
+from diagnose.capture.host.unread import unread_results
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
 from diagnose.capture.record.compiled import CompilationLog, compiled_places, compiled_record
@@ -29,7 +31,7 @@ from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
 from diagnose.capture.record.sampler import Taken, is_users_file, place_of, users_frames
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
-from diagnose.capture.record.source_lines import SourceLines
+from diagnose.capture.record.source_lines import SourceLines, parsed
 from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener
@@ -56,6 +58,8 @@ from diagnose.text.numbers import duration, percent
 # Where a thread is while no step ends: for the progress lines, and for a run that ends without one.
 
 QUIET_S = 20.0  # without a step until a line is shown; each further one after twice the time
+
+MAX_SOURCE = 300_000  # characters of a file of the user's: generated code is longer
 
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
@@ -204,6 +208,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         wide=wide_sources(session.lines, measured.loaded, measured.wide_buffers),
         saves=session.listener.saves.records,
         hooks=session.listener.module_hooks.records,
+        unread=measured.unread,
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, filter(None, notes))),
         ended=ended,
@@ -319,6 +324,7 @@ class Session:
             wrote=lambda: self._write("killed", None),
             stepped=lambda ns, state: self._run_log.add(time.time_ns(), ns, state, self.listener.phases.take()),
             training_loader=self.script_config.training_loader,
+            turns=self._turn_count,
             hot_lines=self.samplers.hot_lines,
         )
         self._run_log = RunLog()
@@ -329,6 +335,17 @@ class Session:
         first_step_s = now - (self.listener.first_event_at or now)
         self._at_once = self.options.quick and self.num_ranks == 1 and first_step_s > LONG_STEP_S
         self.plan = Plan(self.options, hooks, self.measured, at_once=self._at_once)
+
+    def _turn_count(self) -> TurnCount | None:
+        """Return what counts how often the results of the user's functions are read, None if all of them are."""
+        taken = self.samplers.of_run
+        sampled = taken.lines if taken is not None else []
+        files = {file for file, _ in sampled if is_users_file(file)}
+        texts = {file: "\n".join(line.rstrip("\n") for line in self.lines.text(file) or ()) for file in files}
+        parts = {file: parsed(text) for file, text in texts.items() if len(text) <= MAX_SOURCE}
+        trees = {file: tree for file, tree in parts.items() if tree is not None}
+        found = tuple(unread_results(trees))
+        return TurnCount(found, trees, sampled) if found else None
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
