@@ -46,7 +46,9 @@ def without_others(own: Diagnosis, c: Comparison, rank: int) -> Diagnosis:
     if c.sums is not None:
         own = left_of(own, EXPOSED, _less(own, EXPOSED, c.sums.saved_ns), _ADDED_UP)
     if c.whole is not None:
-        inside = [f.rule for f in own.findings for w in f.where[:1] if _functions(w) & c.whole.functions]
+        call = {(w.file, w.line) for w in c.whole.where[:1]}
+        places = [(f.rule, w) for f in own.findings for w in f.where[:1]]
+        inside = [rule for rule, w in places if (w.file, w.line) in call or _functions(w) & c.whole.functions]
         for rule in inside:
             own = left_of(own, rule, 1 / len(c.ranks), _THROWN_AWAY)
     return own

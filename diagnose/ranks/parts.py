@@ -46,7 +46,8 @@ def kept_parts(t: Tables) -> tuple[KeptPart, ...]:
             made = recorded.operators[recorded.values[value].producer]
             whole = next((frame for frame in made.stack if frame[::2] == at[::2]), made.place) or at
             text = t.capture.lines.get
-            inner = dict.fromkeys(frame[::2] for i in makers for frame in _within(recorded.operators[i], whole))
+            stacks = [*(recorded.operators[i].stack for i in makers), *(t.capture.run.paths if t.capture.run else ())]
+            inner = dict.fromkeys((file, name) for each in stacks for file, _, name in _within(each, whole))
             code, cut = text(whole[:2], ""), text(at[:2], "")
             found.append(KeptPart(*whole, code, at.line, cut, part.offset, ns, tuple(inner)[:MAX_FUNCTIONS]))
     return tuple(sorted(found, key=lambda each: -each.made_ns)[:MAX_KEPT_PARTS])
@@ -73,9 +74,9 @@ def _parts(flow: Dataflow, world: int) -> dict[int, tuple[Use, Frame]]:
     return found
 
 
-def _within(one: Operator, whole: Frame) -> tuple[Frame, ...]:
-    """Return the frames of an operator that the call of the whole leads to."""
-    return one.stack[: one.stack.index(whole)] if whole in one.stack else ()
+def _within(stack: Sequence[tuple[str, int, str]], whole: Frame) -> Sequence[tuple[str, int, str]]:
+    """Return the frames of a stack, recorded or sampled, that the call of the whole leads to."""
+    return stack[: stack.index(whole)] if whole in stack else ()
 
 
 def _makers(flow: Dataflow, value: int) -> list[int]:
