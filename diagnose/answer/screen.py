@@ -259,8 +259,11 @@ def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
 def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
     """Yield the same of a recording that carries no answer."""
     yield from _left_out(d.ignored)
-    yield from _unstable(d.plain_steps)
-    yield from _overloaded(d)
+    if d.cpu_wait >= MAX_ESTIMATE:
+        words = "Training waited for a core {share} of the time: stop other work on this machine, or give it more cores."
+        yield Words(words, {"share": percent(d.cpu_wait, 0)})
+    else:
+        yield from _unstable(d.plain_steps)
     if _is_one_rank(d):
         yield Words("Only 1 of {num} ranks: record all of them.", {"num": d.source.world_size})
 
