@@ -237,7 +237,7 @@ def _cautions(d: Diagnosis, *, asks_for_ranks: bool) -> Iterator[Words]:
             words = "{title} ({line}). What that costs is not known before a change is tried."
             yield Words(words, {"title": Words(one_line(f.title)), "line": line})
     yield from _of_recording(d)
-    yield from _unstable(d.plain_steps)
+    yield from _unstable(d.plain_steps, d.step_ns)
     yield from _off_trial(d)
     yield from _overloaded(d)
     if _is_one_rank(d) and not asks_for_ranks:
@@ -260,10 +260,12 @@ def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
     """Yield the same of a recording that carries no answer."""
     yield from _left_out(d.ignored)
     if d.cpu_wait >= MAX_ESTIMATE:
-        words = "Training waited for a core {share} of the time: stop other work on this machine, or give it more cores."
+        words = (
+            "Training waited for a core {share} of the time: stop other work on this machine, or give it more cores."
+        )
         yield Words(words, {"share": percent(d.cpu_wait, 0)})
     else:
-        yield from _unstable(d.plain_steps)
+        yield from _unstable(d.plain_steps, d.step_ns)
     if _is_one_rank(d):
         yield Words("Only 1 of {num} ranks: record all of them.", {"num": d.source.world_size})
 
@@ -303,11 +305,11 @@ def _of_recording(d: Diagnosis) -> Iterator[Words]:
         yield Words("Up to {share} of the step is the profiler's own CPU time: savings are upper bounds.", share)
 
 
-def _unstable(p: PlainSteps | None) -> Iterator[Words]:
+def _unstable(p: PlainSteps | None, step_ns: float) -> Iterator[Words]:
     """State that steps without the profiler differ before and after the recorded ones."""
     if p is None or p.agree:
         return
-    each = [ns for ns in (p.before_ns, p.recorded_ns, p.after_ns) if ns is not None]
+    each = [ns for ns in (p.before_ns, p.recorded_ns, p.after_ns, step_ns) if ns]
     words = "Unstable timing: steps took {low} to {high} within this run. Record again on an idle machine."
     yield Words(words, {"low": duration(min(each)), "high": duration(max(each))})
 

@@ -16,7 +16,7 @@ __all__ = ["Search", "searches"]
 
 _SELECTS = frozenset({"nonzero", "nonzero_static", "masked_select", "index", "where"})
 _COMPARES = frozenset({"index", "index_select", "gather", "isin", "embedding"})
-MIN_LEFT = 0.95  # of what is compared: where more are selected, taking them is the larger part
+MIN_UNSELECTED = 0.95  # of what is compared: where more are selected, taking them is the larger part
 
 
 class Search(NamedTuple):
@@ -36,7 +36,7 @@ def searches(graph: Graph, rows: list[int]) -> Iterator[Search]:
         for use in masks:
             left, num = graph.values[use.value].zeros, num_elements(use.shape)
             compared, constant = _compared(graph, use.value, num)
-            if left >= MIN_LEFT and constant >= 0:
+            if left >= MIN_UNSELECTED and constant >= 0:
                 yield from (Search(j, constant, left) for j in sorted({i, *compared} - seen))
                 seen |= {i, *compared}
 

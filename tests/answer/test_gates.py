@@ -66,9 +66,9 @@ def test_what_recording_may_take_of_the_host_stands_beside_an_answer_about_the_h
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (45.7, 37.4, "37.4 ms to 45.7 ms"),
-        (45.7, None, "42.1 ms to 45.7 ms"),
-        (None, 37.4, "37.4 ms to 42.1 ms"),
+        (45.7, 37.4, "20.0 ms to 45.7 ms"),
+        (45.7, None, "20.0 ms to 45.7 ms"),
+        (None, 37.4, "20.0 ms to 42.1 ms"),
     ],
 )
 def test_steps_that_differ_before_and_after_the_recording_are_stated(forms, before, after, words):

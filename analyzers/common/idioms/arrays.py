@@ -14,7 +14,7 @@ _JOINS = frozenset({"append", "concatenate", "hstack", "vstack", "cat"})
 _MODULES = ("np", "numpy", "torch")
 _TENSORS = frozenset({"tensor", "as_tensor", "FloatTensor", "LongTensor"})
 _DTYPES = {"FloatTensor": "torch.float32", "LongTensor": "torch.int64"}
-MIN_JOINED, MIN_STACKED, MIN_CUT = 0.7, 0.7, 0.5
+MIN_JOINED, MIN_STACKED, MIN_MAPPED = 0.7, 0.7, 0.5
 
 
 def growing_array(source: Source) -> Idiom | None:
@@ -202,14 +202,14 @@ def cut_of_file(source: Source) -> Idiom | None:
                 mapped = f'{module}.load({source.now({}, file)}, mmap_mode="r")[{part}]'
                 edit = source.edited({node: f"{module}.array({mapped})"})
                 title = f"Map the file of {ast.unparse(call)} and read only the part that is used"
-                return Idiom(title, (edit,), "", "an uncompressed .npy file", least=MIN_CUT)
+                return Idiom(title, (edit,), "", "an uncompressed .npy file", least=MIN_MAPPED)
             case ast.Subscript(value=ast.Subscript(value=held, slice=whole), slice=index) if ast.unparse(whole) in (
                 ":",
                 "()",
             ) and _cuts(source, index):
                 name = ast.unparse(held)
                 edit = source.edited({node: f"{source.now({}, held)}[{source.now({}, index)}]"})
-                return Idiom(f"Read only the part of {name} that is used", (edit,), "", "", least=MIN_CUT)
+                return Idiom(f"Read only the part of {name} that is used", (edit,), "", "", least=MIN_MAPPED)
     return None
 
 
