@@ -172,7 +172,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "unfused-attention": ({},),
     "unfused": (
         {"kind": "attention", "on_host": True},
-        {"kind": "norm", "call": NORM}, {"kind": "pairs"},
+        {"kind": "norm", "call": NORM}, {"kind": "pairs"}, {"kind": "matrix of distances"},
     ),
     "scatter-atomics": ({"indexed": True},),
     "python-stall": (
@@ -207,6 +207,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
             {"edits": NOT_KNOWN, "kind": "gradient", **more}
             for more in (
                 {}, {"ends_early": True}, {"kind": "result"}, {"is_frozen": True, "modules": "layer"},
+                {"is_frozen": True, "has_no_rate": True, "modules": "layer"},
                 {"below": "layer"},
                 {"is_unused": True, "modules": "layer", "edits": written(frozen_for, "loss = model(x).sum()")},
                 {"below": "layer", "edits": written(without_gradients, "h = model(x)")},

@@ -71,7 +71,7 @@ def test_the_alternative_is_shown_with_its_edit_and_what_sets_it(recording):
 @pytest.mark.parametrize(
     ("draws", "safety"),
     [
-        ({}, "same numbers in the first epoch if samples do not draw from the main process's random state; "),
+        ({}, "same numbers in the first epoch unless samples draw random numbers; "),
         (
             {"data.py": (12,)},
             "may change the numbers: samples draw random numbers at data.py:12, and workers draw others there; ",

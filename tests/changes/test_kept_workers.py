@@ -28,4 +28,4 @@ def test_the_same_numbers_are_promised_for_the_first_epoch_alone(name):
     numerics = CHANGES[name].numerics
     assert numerics.first_epoch
     assert numerics.safety.startswith("same numbers in the first epoch")
-    assert numerics.safety.endswith("later epochs draw and shuffle differently (persistent_workers=True)")
+    assert numerics.safety.endswith("with persistent_workers=True later epochs shuffle and draw differently")

@@ -30,7 +30,7 @@ def test_what_making_them_takes_is_left_at_best_and_nothing_is_certain(recording
     presentable(found)
     assert found.saves_ns == (0.0, pytest.approx(700_000 - 40_000))  # half of what a worker computes is sending
     assert "num_workers=0" in found.after
-    assert found.safety == "same numbers if samples do not draw random numbers"
+    assert found.safety == "same numbers unless samples draw random numbers"
 
 
 def test_a_core_that_workers_had_is_the_steps_again(recording):
@@ -65,7 +65,7 @@ def test_without_counters_the_workers_share_of_a_core_is_what_making_takes(recor
 
 def test_workers_that_were_kept_drew_one_seed_for_all_epochs(recording):
     safety = advised(taking(recording, persistent_workers=True)).safety
-    assert safety.startswith("same numbers in the first epoch if samples do not draw random numbers; without")
+    assert safety.startswith("same numbers in the first epoch unless samples draw random numbers; without")
 
 
 @pytest.mark.parametrize("more", [{}, {"persistent_workers": True, "prefetch_factor": 4, "timeout": 9}])

@@ -92,7 +92,8 @@ class CompilationLog:
         self._num[code] += 1
         self._by_id[metrics.compile_id] = record
         self.compilations.append(record)
-        if metrics.fail_type and not metrics.has_guarded_code and is_user_file(metrics.fail_user_frame_filename or ""):
+        broken_in = metrics.fail_user_frame_filename
+        if metrics.fail_type and not metrics.has_guarded_code and broken_in and is_user_file(broken_in):
             self.skipped.append(_skipped(metrics))
 
 
