@@ -260,10 +260,8 @@ def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
     """Yield the same of a recording that carries no answer."""
     yield from _left_out(d.ignored)
     if d.cpu_wait >= MAX_ESTIMATE:
-        words = (
-            "Training waited for a core {share} of the time: stop other work on this machine, or give it more cores."
-        )
-        yield Words(words, {"share": percent(d.cpu_wait, 0)})
+        words = "Training waited for a core {share} of the time. Record on an idle machine{threads}."
+        yield Words(words, {"share": percent(d.cpu_wait, 0), "threads": _fewer_threads(d)})
     else:
         yield from _unstable(d.plain_steps, d.step_ns)
     if _is_one_rank(d):
@@ -276,9 +274,15 @@ def _overloaded(d: Diagnosis) -> Iterator[Words]:
         if d.cpu_wait >= MAX_ESTIMATE:
             words = (
                 "CPU overloaded: training waited for a core {share} of the time, so savings are upper bounds. First "
-                "record again on an idle machine."
+                "record again on an idle machine{threads}."
             )
-        yield Words(words, {"share": percent(d.cpu_wait, 0)})
+        yield Words(words, {"share": percent(d.cpu_wait, 0), "threads": _fewer_threads(d)})
+
+
+def _fewer_threads(d: Diagnosis) -> Words | str:
+    """Return what else gives training a core: operators wait for all of their threads."""
+    threads = d.source.setup.get("num_threads")
+    return Words(", or with OMP_NUM_THREADS=1") if isinstance(threads, int) and threads > 1 else ""
 
 
 def _of_recording(d: Diagnosis) -> Iterator[Words]:

@@ -104,6 +104,8 @@ def test_waiting_for_a_core_is_stated_and_half_of_the_time_leaves_no_step_predic
     d = replace(forms["gaps"], cpu_wait=share)
     start = "CPU overloaded: training waited for a core "
     assert cautions(d) == ([start + words] if words else [])
+    several = replace(d, source=replace(d.source, setup={"num_threads": 2}))
+    assert ("machine, or with OMP_NUM_THREADS=1." in " ".join(cautions(several))) == (share == 0.5)
     a = answer(d)
     is_uncertain = share == 0.5
     assert (a.after is None) == english(a.headline).startswith("Uncertain: ") == is_uncertain
