@@ -118,7 +118,6 @@ def assert_works(python, settings, tmp_path):
 
 def test_lines_are_found_in_texts_that_wrap_and_have_placeholders():
     assert {"README.md", "README.zh.md", "docs/install.md", "docs/tutorial.md"} <= set(LINES["pip install ."])
-    assert "docs/trials.md" in LINES["pip install 'torch-diagnose[patch]'"]
     assert LINES["pip install 'torch-diagnose[zstd]'"] == ["diagnose/errors.py"]
     assert "diagnose/trace_reader/stored.py" in LINES["pip install 'torch-diagnose[remote]'"]
     assert "pip install diagnose" not in LINES

@@ -207,7 +207,7 @@ def edited_source(source: str, script: str, name: str, arguments: Mapping[str, o
         import libcst
     except ImportError as error:
         raise UsageError(
-            "Changes in a script's text need the package libcst: pip install 'torch-diagnose[patch]'."
+            "Changes in a script's text need the package libcst, which is missing here: install torch-diagnose again."
         ) from error
     from diagnose.changes.edits.script_edits import edited_tree
 
