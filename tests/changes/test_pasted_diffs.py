@@ -35,7 +35,8 @@ BUNDLED = {
     "serial_reads-planted": {"more-workers": 92, "concurrent-samples": 93, "compile-model": 99},
     "slow_dataset-planted": {"load-in-workers": 56, "concurrent-samples": 57},
 }
-IN_WORDS = ("iterable_shards", "slow_transform")  # a cheaper sample only the author writes; nothing that helps is known
+# A cheaper line that only the author writes, or nothing that helps is known.
+IN_WORDS = ("accelerate_classifier", "char_lm", "evaluation_in_loop", "iterable_shards", "slow_transform")
 EVERY_DAY = ("checkpoint_often-planted", "slow_dataset-planted", "periodic_checkpoint", "many_items")
 
 
