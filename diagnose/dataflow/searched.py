@@ -35,8 +35,10 @@ def searches(graph: Graph, rows: list[int]) -> Iterator[Search]:
         masks = [use for use in one.reads if use.dtype == "bool"] if base_name(one) in _SELECTS else []
         for use in masks:
             left, num = graph.values[use.value].zeros, num_elements(use.shape)
+            if left < MIN_UNSELECTED:
+                continue
             compared, constant = _compared(graph, use.value, num)
-            if left >= MIN_UNSELECTED and constant >= 0:
+            if constant >= 0:
                 yield from (Search(j, constant, left) for j in sorted({i, *compared} - seen))
                 seen |= {i, *compared}
 

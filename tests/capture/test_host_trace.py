@@ -304,3 +304,18 @@ def step():
     assert (call.name, call.num, call.function) == ("comprehension", 6, "step")
     (kinds,) = call.operands
     assert (kinds.text, kinds.size, kinds.same, kinds.is_kept) == ("kinds", 9000, True, True)
+
+
+def test_tensors_that_functions_give_are_not_computed_with(seen):
+    record, names = seen("""
+import torch
+kept = []
+def rows():
+    kept.append(torch.ones(900))
+    found = np.sort(np.arange(50_000))  # slow
+    return kept[-1]
+def step():
+    rows(), rows()
+""", with_names=True)  # fmt: skip
+    assert record.same_results == ()
+    assert (len(names["kept"]), record.calls[0].num) == (4, 4)  # the watch went on to the end

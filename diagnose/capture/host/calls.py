@@ -134,7 +134,7 @@ def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
         objects.setdefault(look.held if isinstance(look.held, int | None) else id(look.held), []).append(look)
     pairs = [pair for each in objects.values() for pair in pairwise(each)]
     inside = [pair for pair in pairs if pair[0].step == pair[1].step]
-    known = [each for one, other in pairs if (each := _changed(one.content, other.content)) is not None]
+    known = [each for one, other in pairs if (each := changed_share(one.content, other.content)) is not None]
     return OperandRecord(
         text=mask_text(text)[:MAX_SHOWN],
         kind=kind,
@@ -142,7 +142,7 @@ def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
         looks=len(looks),
         is_kept=None not in objects and 2 * len(objects) <= len(looks),
         same=len(known) == len(pairs) > 0 and not any(known),
-        same_in_step=bool(inside) and all(_changed(a.content, b.content) == 0 for a, b in inside),
+        same_in_step=bool(inside) and all(changed_share(a.content, b.content) == 0 for a, b in inside),
         changed=max(known) if known and len(known) == len(pairs) else None,
         grows=looks[-1].size > looks[0].size and all(a.size <= b.size for a, b in pairwise(looks)),
     )
@@ -153,7 +153,7 @@ def _key(content: Content) -> tuple[int, ...]:
     return tuple(each if isinstance(each, int) else id(each) for each in content)
 
 
-def _changed(one: Content | None, other: Content | None) -> float | None:
+def changed_share(one: Content | None, other: Content | None) -> float | None:
     """Return the share of parts that differ; None where the contents are not known, 1 if one has other parts."""
     if one is None or other is None:
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from diagnose.capture.host.calls import MAX_LOOK_NS, MAX_LOOKS, Content, content_of, size_of
+from diagnose.capture.host.calls import MAX_LOOK_NS, MAX_LOOKS, Content, changed_share, content_of, size_of
 from diagnose.model.records import HostResultRecord
 
 
@@ -40,7 +40,7 @@ class HostResults:
         content = content_of(value)
         if seen is None:
             seen = self._seen[code] = _Seen(content, size_of(value))
-        seen.is_same &= content == seen.content
+        seen.is_same &= changed_share(seen.content, content) == 0
         seen.looks[step] = seen.looks.get(step, 0) + 1
         self._spent_ns += time.thread_time_ns() - began
 
