@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diagnose.capture.dataflow.contents import Contents
-from diagnose.capture.dataflow.storages import UNSEEN, Base
+from diagnose.capture.dataflow.storages import UNSEEN, Base, view_of
 from diagnose.capture.dataflow.structure import MAX_SAMPLE, offsets
 from diagnose.capture.dataflow.window import DataflowWindow
 
@@ -18,16 +18,20 @@ DTYPES = [
 ]
 
 
+def _base(tensor):
+    return Base(tensor, tensor.untyped_storage(), view_of(tensor))
+
+
 def seen(*tensors, in_place=True, **options):
     looks = Contents(in_place=in_place, salt=b"salt", **options)
-    numbers = [looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=True) for tensor in tensors]
+    numbers = [looks.look(tensor, _base(tensor), with_kind=True) for tensor in tensors]
     found = looks.finish()
     return [found[number] for number in numbers]
 
 
 def gradient(tensor, *, in_place=True):
     looks = Contents(in_place=in_place)
-    number = looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=False)
+    number = looks.look(tensor, _base(tensor), with_kind=False)
     return looks.finish()[number]
 
 
@@ -54,7 +58,7 @@ def test_a_content_cannot_be_guessed_from_its_fingerprint():
     found = set()
     for _ in range(2):
         looks = Contents()
-        looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=True)
+        looks.look(tensor, _base(tensor), with_kind=True)
         found |= {each.fingerprint for each in looks.finish()}
     assert len(found) == 2
 
@@ -164,7 +168,7 @@ def test_memory_elsewhere_is_not_looked_at():
     tensor = torch.ones(4)
     elsewhere = SimpleNamespace(nbytes=lambda: 16, data_ptr=lambda: 1 << 50)
     mapped = SimpleNamespace(untyped_storage=lambda: elsewhere)
-    assert Contents().look(mapped, Base(tensor, tensor.untyped_storage()), with_kind=True) == UNSEEN
+    assert Contents().look(mapped, _base(tensor), with_kind=True) == UNSEEN
 
 
 def test_memory_that_is_not_aligned():
@@ -172,7 +176,7 @@ def test_memory_that_is_not_aligned():
     memory[5:] = torch.arange(1000, dtype=torch.int32).numpy().tobytes()
     tensor = torch.frombuffer(memory, dtype=torch.int32, offset=5)
     assert tensor.data_ptr() % 4
-    base = Base(tensor, tensor.untyped_storage())
+    base = _base(tensor)
     looks = Contents(salt=b"salt")
     found = looks.look(tensor, base, with_kind=True)
     assert looks.finish()[found] == one(torch.arange(1000, dtype=torch.int32))
@@ -243,17 +247,17 @@ def test_samples_lie_in_all_rows_and_columns():
 def test_what_has_no_content():
     looks = Contents()
     resized = torch.ones(4)
-    base = Base(resized, resized.untyped_storage())
+    base = _base(resized)
     resized.untyped_storage().resize_(0)
     assert looks.look(resized, base, with_kind=True) == UNSEEN
     for tensor in (torch.empty(0), torch.empty(3, device="meta"), torch.ones(3, dtype=torch.complex128)):
-        assert looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=True) == UNSEEN
+        assert looks.look(tensor, _base(tensor), with_kind=True) == UNSEEN
 
 
 def test_a_part_of_a_storage_stands_for_all_of_it():
     """A write elsewhere in the storage makes another content, although the tensor first seen is the same."""
     whole = torch.zeros(8, 4)
-    base = Base(whole[0], whole.untyped_storage())
+    base = _base(whole[0])
     looks = Contents()
     first = looks.look(whole[0], base, with_kind=True)
     whole[5] = 1.0

@@ -43,9 +43,8 @@ class Base:
         *("code", "device", "dtype", "extent", "is_contiguous", "num_bytes", "offset", "seen", "shape", "stride"),
     )
 
-    def __init__(self, tensor: torch.Tensor, storage: Any) -> None:
+    def __init__(self, tensor: torch.Tensor, storage: Any, view: View | None) -> None:
         """``storage`` is None for a tensor that has none."""
-        view = _view(tensor)
         shape, self.stride, self.offset, self.dtype = view or _view_of_none(tensor)
         self.seen = self.shape = tuple(shape)
         self.device = tensor.device
@@ -97,25 +96,28 @@ class Storages:
 
     def use(self, tensor: torch.Tensor) -> RawUse:
         """Return the value that a tensor shows; one that is seen for the first time was there before."""
-        live = self._find(tensor)
+        view = view_of(tensor)
+        live = self._find(tensor, view)
         if live.value < 0:
             self._add(live, -1, 0)
-        return live.value, *(_view(tensor) or _view_of_none(tensor))
+        return live.value, *(view or _view_of_none(tensor))
 
     def write(self, tensor: torch.Tensor, producer: int) -> RawUse:
         """Return the value that an operator has just written into a tensor's storage."""
-        return self._write(self._find(tensor), tensor, producer)
+        view = view_of(tensor)
+        return self._write(self._find(tensor, view), tensor, view, producer)
 
     def made(self, tensor: torch.Tensor, producer: int) -> RawUse | None:
         """Return the value of an operator's result; None for a view of a storage that was there before."""
-        live = self._find(tensor)
-        return self._write(live, tensor, producer) if live.value < 0 else None
+        view = view_of(tensor)
+        live = self._find(tensor, view)
+        return self._write(live, tensor, view, producer) if live.value < 0 else None
 
-    def _write(self, live: _Live, tensor: torch.Tensor, producer: int) -> RawUse:
+    def _write(self, live: _Live, tensor: torch.Tensor, view: View | None, producer: int) -> RawUse:
         version = self.values[live.value].version + 1 if live.value >= 0 else 0
         if not version or self.values[live.value].producer != producer:  # two results may share a storage
             self._add(live, producer, version)
-        return live.value, *(_view(tensor) or _view_of_none(tensor))
+        return live.value, *(view or _view_of_none(tensor))
 
     def present(self, tensor: torch.Tensor) -> int:
         """Return the present value of a tensor's storage, -1 if none has been seen."""
@@ -131,11 +133,11 @@ class Storages:
         """Stop following storages: what lives now lives on."""
         self._live = {}
 
-    def _find(self, tensor: torch.Tensor) -> _Live:
+    def _find(self, tensor: torch.Tensor, view: View | None) -> _Live:
         key, owner = _key(tensor)
         live = self._live.get(key)
         if live is None:
-            live = _Live(self._num, Base(tensor, owner if owner is not tensor else None))
+            live = _Live(self._num, Base(tensor, owner if owner is not tensor else None, view))
             self._num += 1
             self._of_storage.append([])
             live.ref = _Ref(owner, self._forget_ref)
@@ -168,10 +170,11 @@ def _key(tensor: torch.Tensor) -> tuple[int, Any]:
     return storage._cdata, storage
 
 
-def _view(tensor: torch.Tensor) -> View | None:
+def view_of(tensor: torch.Tensor) -> View | None:
+    """Return how a tensor shows its storage; None if it has no strides."""
     try:
         return tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype
-    except RuntimeError:  # it has no strides
+    except RuntimeError:
         return None
 
 

@@ -134,19 +134,19 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
         return _PLAIN
     rows = bits.reshape(-1, shape[-1])
     padded = _padded(rows[:, :, None]) if may_be_padded else (-1.0, -1.0)
-    if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, code.one):
+    if with_kind and 2 * sample.tolist().count(0) >= sample.size and _is_one_hot(rows, code.one):
         return Structure("one-hot")
     may_be_triangular = with_kind and shape[-2] == shape[-1] >= 4  # smaller ones are chance
     kind: Kind = _kind_of_matrices(rows) if may_be_triangular else ""
     # What is there in all of the first dimension alike is no padding of frames.
     frames = _padded(bits.reshape(shape))[0] if with_kind and len(shape) == 3 else -1.0
-    return Structure(kind, *padded, _zero_rows(sample, rows, code.unsigned(code.magnitude)), frames)
+    return Structure(kind, *padded, _zero_rows(sample, rows, code), frames)
 
 
 def _num_repeated(sample: Bits) -> int:
     """Return how many numbers equal the next one, or some more where a number begins or ends with zero bytes.
 
-    As one large integer, since NumPy's comparison takes 20 us where a long operator has emptied the caches.
+    As one large integer: NumPy's functions take 20 us each where a long operator has emptied the caches.
     """
     number, last = int.from_bytes(sample.tobytes(), "little"), sample.nbytes - sample.itemsize
     differs = (number ^ number >> 8 * sample.itemsize).to_bytes(sample.nbytes, "little")
@@ -181,14 +181,23 @@ def _is_one_hot(rows: Bits, one: int) -> bool:
     return bool(((some != 0).sum(1) == 1).all() and (some.max(1) == one).all())
 
 
-def _zero_rows(sample: Bits, rows: Bits, magnitude: Bits) -> float:
+def _zero_rows(sample: Bits, rows: Bits, code: Code) -> float:
     """Return the share of rows, some of all, that hold zeros of either sign throughout; 0 where it is a small one."""
-    runs = (sample & magnitude)[: sample.size // RUN * RUN].reshape(-1, RUN)
+    size, width = sample.nbytes, RUN * sample.itemsize
+    magnitudes = int.from_bytes(sample.tobytes(), "little") & _ones(code.magnitude, sample.itemsize, sample.size)
+    numbers = magnitudes.to_bytes(size, "little")
+    num_zero = [numbers[at : at + width] for at in range(0, size - width + 1, width)].count(bytes(width))
     # Where a ReLU takes half of the numbers, a sixteenth of the runs is zero.
-    if np.count_nonzero(~runs.any(1)) < len(runs) / 8:
+    if num_zero < size // width / 8:
         return 0.0
     some = _some(rows)
-    return 1.0 - float(np.count_nonzero((some & magnitude).any(1))) / len(some)
+    return 1.0 - float(np.count_nonzero((some & code.unsigned(code.magnitude)).any(1))) / len(some)
+
+
+@lru_cache(maxsize=64)
+def _ones(magnitude: int, size: int, num: int) -> int:
+    """Return the bits that count of so many numbers of ``size`` bytes, as one large integer."""
+    return int.from_bytes(magnitude.to_bytes(size, "little") * num, "little")
 
 
 def _kind_of_matrices(rows: Bits) -> Kind:
