@@ -56,6 +56,7 @@ META = RuleMeta(
         "concurrent-samples",
     ),
     cause="loading",
+    is_symptom=True,
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
 MIN_CHEAPER_SHARE = 0.5  # of what a sampler computes, as of a sample

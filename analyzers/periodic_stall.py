@@ -20,10 +20,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, identical
-from diagnose.analyzers.common.avoidable import IN_LONG_STEP
 from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Confidence, Finding
-from diagnose.model.limits import MAJORITY
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -39,6 +37,7 @@ META = RuleMeta(
     needs=("steps of the whole run",),
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
     also=("save-less-often",),
+    is_symptom=True,
 )
 _EVALUATE = Advice(
     id="evaluate-less",
@@ -87,27 +86,6 @@ def find(t: Tables) -> list[Finding]:
     least = THRESHOLDS.naming_share
     found = [_finding(t, each) for each in t.stalls if each.share >= MIN_SHARES.get(each.phase, least)]
     return sorted(found, key=lambda finding: -finding.lost_ns)
-
-
-def without_waste(found: list[Finding], floor: float) -> list[Finding]:
-    """Take what other findings name inside of long steps out of the largest of those that fits.
-
-    What is left of a step that is wanted, as an evaluation, is named only if it is most of the run, or if what it
-    wastes is below the ``floor`` of an answer.
-    """
-    wasted = sum(f.share for f in found if f.share and f.facts.get(IN_LONG_STEP))
-    mine = [f for f in found if f.rule == META.id and f.share is not None and f.facts["phase"] != COLLECTION]
-    if not wasted or not mine:
-        return found
-    whole = max(mine, key=lambda f: f.lost_ns)
-    share = (whole.share or 0.0) - wasted
-    least = MIN_SHARES.get(str(whole.facts["phase"]), THRESHOLDS.naming_share)
-    if whole.facts["phase"] in MIN_SHARES and wasted >= floor:
-        least = MAJORITY
-    if share < least:
-        return [f for f in found if f is not whole]
-    rest = replace(whole, share=share, lost_ns=whole.lost_ns * share / (whole.share or 1.0))
-    return [rest if f is whole else f for f in found]
 
 
 def _finding(t: Tables, stall: Stall) -> Finding:

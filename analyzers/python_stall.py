@@ -59,6 +59,7 @@ META = RuleMeta(
     inflated=True,
     cause="between-operators",
     paced_by="host",
+    is_symptom=True,
 )
 _OF_TORCH = ("Optimizer.", "autograd::", "DistributedDataParallel.", "Torch-Compiled Region")
 _IN_PASS = Advice(

@@ -103,6 +103,7 @@ class RuleMeta(NamedTuple):
     awaits_ranks: bool = False  # its time is waiting for other ranks, and not the rank's own
     paced_by: Literal["", "host", "dispatch"] = ""  # grows where a host executes the same more slowly; of it, operators
     is_pace: bool = False  # how fast launches come, whatever issues them: lines that do explain it
+    is_symptom: bool = False  # where the time goes, and not what of it is wasted: a finding of that takes its part
     cause: Cause = "tasks"
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
     fallback: bool = False  # takes the idle time that no other rule claims

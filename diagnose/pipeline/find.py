@@ -13,7 +13,6 @@ from diagnose import analyzers
 from diagnose.analyzers.common.fusable import chains, written_out_attention
 from diagnose.analyzers.common.locate import source_line
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.analyzers.periodic_stall import without_waste
 from diagnose.answer import FLOOR, HOST_FLOOR
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
@@ -23,6 +22,7 @@ from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
+from diagnose.pipeline.symptoms import counted_once, of_run
 from diagnose.pipeline.true_step import PROFILER, as_unrecorded, recorded_in, recording_note, scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
@@ -91,7 +91,8 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     with noting("trust", notes):
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
-    found = without_waste(_findings(t, notes), FLOOR if t.device_id >= 0 else HOST_FLOOR)
+    found = [of_run(t, f, step_ns) for f in _findings(t, notes)]
+    found = counted_once(found, step_ns, FLOOR if t.device_id >= 0 else HOST_FLOOR)
     if named is not None:
         with noting("places", notes):
             found = _with_places(found, named, notes)

@@ -238,11 +238,11 @@ def true_step(t: Tables) -> TrueStep:
     recorded_ns = t.steps.step_ns
     again_ns = t.recompiling.lost_ns if t.recompiling is not None else 0.0
     rare_ns = sum(stall.lost_ns for stall in t.stalls) + again_ns
-    in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
+    in_window_ns = min(excess_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
     is_measured, mean_ns = len(times) > 0, float(times.mean()) if len(times) else recorded_ns
     if not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
-        mean_ns += rare_ns - (min(_rare_ns(times), rare_ns) if is_measured else in_window_ns)
+        mean_ns += rare_ns - (min(excess_ns(times), rare_ns) if is_measured else in_window_ns)
     else:  # these are without what compiling takes
         mean_ns += again_ns
     if (growing := t.growing_steps) is not None:
@@ -250,7 +250,7 @@ def true_step(t: Tables) -> TrueStep:
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)
 
 
-def _rare_ns(length: Floats | Ints) -> float:
+def excess_ns(length: Floats | Ints) -> float:
     """Return what steps take beyond the usual one, those that are long now and then, as a mean over all, ns."""
     usual = float(np.median(length))
     longer = length[length >= MIN_RATIO * usual] - usual

@@ -30,6 +30,7 @@ from diagnose.trials.trials import (
     TrialRuns,
     doubted,
     evaluate,
+    gains,
     is_gain,
     nothing_done,
     sentence,
@@ -137,6 +138,8 @@ class _ByTurns:
         kept_s = left_s * self._plan.kept_share if len(wanted) > 1 else 0.0
         has_time = left_s - kept_s >= max(self._plan.kept_from_s, _least_s(len(UNCHANGED) + len(wanted), self._step_s))
         left_out = self._measure_each(wanted, self._ends - kept_s * has_time)
+        if has_time and not self._is_stopped and len(gains(self.result.trials)) < 2:  # there is nothing to combine
+            left_out = self._measure_each([*self._cut_short(wanted), *left_out], self._ends)
         if not self._is_stopped:
             self.result.end([each.candidate.id for each in wanted], [each.candidate.id for each in left_out])
             if len(self.result.best) > 1:
@@ -159,6 +162,16 @@ class _ByTurns:
                 self._add(team.trial(number, each))
             wanted, is_first = wanted[taken:], False
         return wanted
+
+    def _cut_short(self, wanted: Sequence[_Wanted]) -> list[_Wanted]:
+        """Return what had too little time for a certain answer, as far as there is enough now, without its trials."""
+        short = {t.id for t in self.result.trials if t.failure == CUT_OFF or t.doubt == "noise not known"}
+        again = [each for each in wanted if each.candidate.id in short]
+        while again and self._ends - time.monotonic() < _least_s(len(UNCHANGED) + len(again), self._step_s):
+            again.pop()
+        ids = {each.candidate.id for each in again}
+        self.result.trials = [trial for trial in self.result.trials if trial.id not in ids]
+        return again
 
     def _measured(self, wanted: Sequence[_Wanted], ends: float) -> tuple[_Team, int]:
         """Let a team take turns; return how many of what is wanted had room in it."""
@@ -388,16 +401,18 @@ class _Team:
         """Return how many seconds of rounds there are, and how many processes each form has in them."""
         plan, num_forms, left_s = self._plan, len(self._ready()), self._ends - time.monotonic()
         share_s = left_s / (1 + ceil(num_later / max(len(self._members) - len(UNCHANGED), 1)))
-        for num, time_s, least_s in (
+        least_s = (MIN_ROUNDS + 1) * num_forms * _turn_s(self._step_s)  # of rounds with the same processes
+        rounds_s = max(plan.rounds_s * num_forms, MIN_INSTANCES * least_s)
+        for num, time_s, long_s in (
             (instances + 1, share_s, plan.long_s),
             (instances, share_s, 0.0),
             (instances, left_s, 0.0),  # what comes later has to wait
             (MIN_INSTANCES, left_s, 0.0),
         ):
-            seconds = min(plan.rounds_s * num_forms, time_s - (num - 1) * self._started_s)
-            if seconds >= max(num * (MIN_ROUNDS + 1) * num_forms * _turn_s(self._step_s), least_s):
+            seconds = min(rounds_s, time_s - (num - 1) * self._started_s)
+            if seconds >= max(num * least_s, long_s):
                 return seconds, num
-        return max(min(plan.rounds_s * num_forms, left_s), 0.0), 1
+        return max(min(rounds_s, left_s), 0.0), 1
 
     def _begin(self, numbers: Sequence[int]) -> None:
         """Start processes of some members, one after the other as far as they work.

@@ -5,11 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyzers import computed_again, dead_work, growing_work, independent_loop
-from diagnose.analyzers.common.avoidable import IN_LONG_STEP
-from diagnose.analyzers.periodic_stall import without_waste
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.diagnosis import Finding
 from diagnose.pipeline.find import build_tables
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
@@ -104,33 +101,3 @@ def test_without_a_long_step_nothing_is_found(long_tables):
     t = long_tables(chunks, every=0)
     assert computed_again.find(t) == []
     assert independent_loop.find(t) == []
-
-
-def stall(share, phase="inference"):
-    return Finding("periodic-stall", "1 step in 10", share * 10 * MS, share=share, facts={"phase": phase})
-
-
-def waste(share):
-    return Finding("computed-again", "again", share * 10 * MS, share=share, facts={IN_LONG_STEP: True})
-
-
-@pytest.mark.parametrize(
-    ("phase", "whole", "wasted", "left"),
-    [
-        ("inference", 0.4, 0.15, None),  # it is wanted, and what is left is not most of the run
-        ("inference", 0.8, 0.1, 0.7),
-        ("inference", 0.48, 0.03, 0.45),  # what is wasted would be no answer
-        ("inference", 0.26, 0.03, None),
-        ("checkpoint", 0.3, 0.2, 0.1),
-        ("checkpoint", 0.3, 0.3, None),
-    ],
-)
-def test_of_a_long_step_the_rest_is_named(phase, whole, wasted, left):
-    found = without_waste([stall(whole, phase), waste(wasted)], 0.1)
-    shares = [each.share for each in found if each.rule == "periodic-stall"]
-    assert shares == ([] if left is None else [pytest.approx(left)])
-    assert found[-1].share == wasted
-
-
-def test_a_long_step_without_waste_stays_as_it_is():
-    assert without_waste([stall(0.4)], 0.1) == [stall(0.4)]

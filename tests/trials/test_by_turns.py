@@ -286,6 +286,24 @@ def test_a_short_budget_gives_one_process_each_and_nothing_certain(prove_it):
     assert not result.nothing_tried
 
 
+@pytest.mark.parametrize("step_s", [0.5, 1.0, 2.0])
+def test_slow_steps_have_the_rounds_that_they_need_as_long_as_the_budget_lasts(prove_it, step_s):
+    script = Script({"schedule-gc": 1.5}, step_s=step_s, ready_s=10 * step_s)
+    (trial,) = prove_it(script, "schedule-gc", budget_s=1200.0).trials
+    assert (trial.failure, trial.doubt) == ("", "")
+    assert trial.interval[0] > 1
+    assert script.machine.now <= 1200
+
+
+@pytest.mark.parametrize("budget_s", [150.0, 200.0, 300.0])
+def test_what_is_kept_for_gains_together_is_spent_where_there_are_none(prove_it, budget_s):
+    script = Script({}, ready_s=8.0, step_s=0.3)
+    result = prove_it(script, "schedule-gc", "sham", "autocast", budget_s=budget_s)
+    is_short = [t.id for t in result.trials if t.failure == CUT_OFF or t.doubt == "noise not known"]
+    is_short += [note for note in result.notes if "--budget" in note]
+    assert not is_short or script.machine.now > 0.85 * budget_s
+
+
 def test_a_change_that_finds_nothing_has_no_factor_in_a_short_budget_either(prove_it):
     result = prove_it(Script({}, idle=("schedule-gc",)), "schedule-gc", budget_s=11.0)
     assert [trial.failure for trial in result.trials] == ["It found nothing to change."]
