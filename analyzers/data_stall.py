@@ -40,8 +40,8 @@ from diagnose.text.numbers import duration
 META = RuleMeta(
     id="data-stall",
     kind="idle",
-    order=70,
-    host_order=40,
+    order=98,
+    host_order=69,  # after what names a waste in the loading
     legend=Legend("the step waited for its next batch"),
     changes=(
         "keep-iterator",
