@@ -113,6 +113,37 @@ def test_the_last_turns_result_alone():
     assert found(text) == [(("value",), "value = np.sort(np.concatenate(seen)).mean()", ["return value"], True)]
 
 
+AVERAGED = """
+    from torch.optim.swa_utils import AveragedModel, update_bn
+
+    class Trainer:
+        def __init__(self, model):
+            self.model, self.swa = model, AveragedModel(model)
+
+        def fit(self, steps):
+            for step in range(steps):
+                loss = self.model(self.x)
+                loss.backward()
+                self.opt.step()
+                if step % 10 == 0:
+                    self.swa.update_parameters(self.model)
+                    update_bn(self.loader, self.swa)
+            print(self.swa(self.x))
+"""
+
+
+def test_statistics_of_an_attribute_that_only_what_follows_the_loop_reads():
+    assert found(AVERAGED) == [(("self.swa",), "update_bn(self.loader, self.swa)", ["print(self.swa(self.x))"], True)]
+
+
+def test_an_attribute_that_another_method_reads_is_needed_in_each_turn():
+    other = """
+        def best(self):
+            return self.swa.state_dict()
+    """
+    assert found(AVERAGED.rstrip() + "\n" + other) == []
+
+
 def test_a_copy_that_is_loaded_in_each_step_and_used_in_few():
     text = """
     class Average:

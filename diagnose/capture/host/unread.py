@@ -112,8 +112,7 @@ def _onward(
         return j <= i and not any(_encloses(nodes[k].branches, nodes[j].branches) for k in before)
 
     def may_escape(cell: Cell) -> bool:
-        name = cell[1].partition("[")[0].rstrip("#")
-        return (cell[0], name) in escaped or (cell[0] == OF_OBJECTS and hides)
+        return _whole(cell) in escaped or (cell[0] == OF_OBJECTS and hides)
 
     found: list[list[int] | None] = []
     for i, node in enumerate(nodes):
@@ -121,6 +120,11 @@ def _onward(
         is_lost = any(map(may_escape, node.gives)) or any(is_carried(cell, i, j) for cell, j in pairs)
         found.append(None if is_lost else [j for _, j in pairs])
     return found
+
+
+def _whole(cell: Cell) -> Cell:
+    """Return the variable or attribute that a cell is a part of, or what it holds."""
+    return cell[0], cell[1].partition("[")[0].rstrip("#")
 
 
 def _needed(nodes: Sequence[Node], onward: Sequence[list[int] | None], makers: Mapping[Cell, list[int]]) -> set[int]:
@@ -138,14 +142,16 @@ def _encloses(outer: tuple[object, ...], inner: tuple[object, ...]) -> bool:
     return inner[: len(outer)] == outer
 
 
-def _uses(nodes: Sequence[Node], onward: Sequence[list[int] | None], start: int, after: frozenset[str]) -> _Uses | None:
+def _uses(
+    nodes: Sequence[Node], onward: Sequence[list[int] | None], start: int, after: frozenset[Cell]
+) -> _Uses | None:
     """Return the branches that read what a statement makes, None if its own turn does in any case."""
     own, branches, is_after = nodes[start].branches, set[Branch](), False
     for i in _reached(onward, start):
         node = nodes[i]
         shared = takewhile(lambda pair: pair[0] == pair[1], zip(own, node.branches, strict=False))
         inside = node.branches[len(list(shared)) :]
-        is_read_after = any(cell[0] == 0 and cell[1].partition("[")[0] in after for cell in node.gives)
+        is_read_after = any(_whole(cell) in after for cell in node.gives)
         if onward[i] is None or (node.has_effect and not inside) or (is_read_after and inside):
             return None
         branches |= {inside[0]} if node.has_effect else set()
@@ -239,11 +245,13 @@ def _asking(nodes: Sequence[Node], onward: Sequence[list[int] | None], start: in
     return min([chain, *own], key=len)
 
 
-def _read_after(body: ast.AST, loop: _Loop) -> frozenset[str]:
-    """Return the variables that what follows a loop reads."""
-    end = loop.end_lineno or loop.lineno
-    names = (node for node in own_nodes(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-    return frozenset(node.id for node in names if node.lineno > end)
+def _read_after(body: ast.AST, loop: _Loop) -> frozenset[Cell]:
+    """Return the variables and attributes that what follows a loop reads."""
+    end, found = loop.end_lineno or loop.lineno, set[Cell]()
+    for node in own_nodes(body):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node.lineno > end:
+            found.add((0, node.id) if isinstance(node, ast.Name) else (OF_OBJECTS, node.attr))
+    return frozenset(found)
 
 
 def _escaped(program: Program, flat: Flat, body: ast.AST, loop: _Loop) -> set[Cell]:
@@ -261,7 +269,7 @@ def _escaped(program: Program, flat: Flat, body: ast.AST, loop: _Loop) -> set[Ce
             found |= {(0, each.id) for each in ast.walk(node) if isinstance(each, ast.Name)}
         elif isinstance(node, ast.Name) and node in around and node.lineno <= last:
             found.add((0, node.id))
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.lineno <= last:
             found.add((OF_OBJECTS, node.attr))
     functions = set(_functions(program)) - {body}
     if isinstance(body, ast.Module):
