@@ -63,7 +63,11 @@ ADVICE = (
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
-    """Yield what is computed again for certain; what a checkpoint repeats is the rule `recompute`."""
+    """Yield what is computed again for certain; what a checkpoint repeats is the rule `recompute`.
+
+    Where the first result is not read, it can be left out: then nothing is computed again.
+    """
+    in_vain = {each.value_line for each in flow.found.dead_work if each.kind == "result"} - {None}
     for one in flow.found.computed_again:
         if one.kind == "backward":
             num, lines = len(one.starts), tuple(dict.fromkeys(one.starts))
@@ -76,7 +80,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = "Gradients of the same outputs are taken by one input after the other"
             text = f"Each call walks through the same operators again: at {' and '.join(map(at, lines))}."
             yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind})
-        elif one.kind == "repeated" and one.is_certain:
+        elif one.kind == "repeated" and one.is_certain and one.value_line not in in_vain:
             again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"
             if one.value_line == one.use_line:
                 of = f" in {one.modules[0]}" if len(one.modules) == 1 and one.modules[0] else ""

@@ -144,7 +144,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
                 text = f"{at(one.use_line).capitalize()} multiplies what it computes by zero."
         else:
             title = "Operators compute a result that nothing uses"
-            text = f"Nothing reads what {at(one.value_line)} makes."
+            text = f"No recorded step reads what {at(one.value_line)} makes."
         is_first = one.kind == "gradient" or one.value_line not in one.work.lines or _runs_more(flow.found.graph, one)
         lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines

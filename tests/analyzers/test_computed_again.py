@@ -1,6 +1,6 @@
 """computed-again: operators that an earlier one of the step equals."""
 
-from diagnose.analyzers import computed_again
+from diagnose.analyzers import computed_again, dead_work
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
@@ -17,6 +17,17 @@ def test_what_is_computed_twice_is_named_with_both_lines(recording):
     assert (finding.lost_ns, finding.confidence) == (100_000, "high")
     assert finding.evidence[-1] == ("The step computes the same at line 2 of train.py and again at line 3 of train.py.")
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["reuse-result"]
+
+
+def test_nothing_is_computed_again_where_the_first_result_is_not_read(recording):
+    def first_in_vain(t):
+        x = t.value(4, 4)
+        _, second = (t.op("exp", x, line=line, ns=200, content=f"y {t.step}") for line in (2, 3))
+        return t.op("neg", second, line=4, ns=200)
+
+    t = tables(recording, steps(first_in_vain))
+    assert computed_again.find(t) == []
+    assert [(each.where[0].line, each.lost_ns) for each in dead_work.find(t)] == [(2, 100_000)]
 
 
 def test_what_calls_nothing_else_goes_with_it(recording):

@@ -30,7 +30,7 @@ def test_a_metric_nobody_reads_costs_what_the_window_shows(recording):
     t = tables(recording, steps(with_metric))
     (finding,) = dead_work.find(t)
     assert finding.lost_ns == 100_000
-    assert finding.evidence[-1] == "Nothing reads what line 3 of train.py makes."
+    assert finding.evidence[-1] == "No recorded step reads what line 3 of train.py makes."
     assert [(place.file, place.line) for place in finding.where] == [("train.py", 3)]
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["compute-less-often"]
 
