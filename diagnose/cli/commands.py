@@ -537,6 +537,25 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
 
 @click.command(
     cls=Command,
+    short_help="List slow forms of Python that a source shows by itself.",
+    examples=["diagnose lint train.py", "diagnose lint train.py data.py --json"],
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@shared.result_options
+def lint(files: tuple[str, ...], **asked: Any) -> int:
+    """List lines of Python files that have a faster form, without running them.
+
+    Only lines that run again and again are looked at: in training loops, in samples of a dataset, in a module's
+    forward. None is measured. The exit code is 0 whether there are any or not.
+    """
+    from diagnose.cli.lint import lint_and_answer
+    from diagnose.cli.output import ResultRequest
+
+    return lint_and_answer(files, ResultRequest(**asked))
+
+
+@click.command(
+    cls=Command,
     short_help="Print what a shell needs to complete diagnose.",
     examples=["diagnose completion bash", "diagnose completion zsh"],
 )
@@ -589,5 +608,5 @@ def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     serve(roots, agreed=trust_client)
 
 
-for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, completion, mcp):
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, lint, doctor, completion, mcp):
     cli.add_command(each)

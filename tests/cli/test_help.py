@@ -10,7 +10,7 @@ from diagnose.cli.commands import cli
 from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
-WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
+WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "lint", "doctor"]
 INTEGRATED = ["completion", "mcp"]
 ORDER = WORK + INTEGRATED
 MAX_LINES = 40  # of a page: it is read in one glance
