@@ -14,7 +14,8 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.analyzers.common.idioms import Idiom, Source, idiom_of
+from diagnose.analyzers.common.idioms import idiom_of
+from diagnose.analyzers.common.idioms.source import Idiom, Source
 from diagnose.capture.record.source_lines import source_tree
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import InputError
@@ -74,7 +75,7 @@ def _statements(around: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _run_again(tree: ast.Module) -> set[int]:
-    """Return the lines of training loops, of what runs for each sample or batch, and of the functions that they call."""
+    """Return the lines of training loops, of what runs for each sample or batch, and of functions that they call."""
     functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     left: list[ast.AST] = [node for node in functions if node.name in _FOR_EACH]
     left += [node for node in ast.walk(tree) if isinstance(node, _Loop) and _trains(node)]
