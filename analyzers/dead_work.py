@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diagnose.analyzers.common.advice import Advice, identical, in_training, of_kind
+from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import IN_LONG_STEP, Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import line_at
 from diagnose.analyzers.common.rewrite import (
     Edits,
     detached,
     frozen_for,
+    moved,
     only_trained,
     skipped,
     without_calls,
@@ -55,48 +56,16 @@ META = RuleMeta(
     order=97,  # before waits and Python that only serve such a result
     host_order=61,
     legend=Legend("operators computed what nothing uses"),
-    changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-less-often"),
+    changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-where-read", "compute-less-often"),
     needs=("data flow",),
 )
 ADVICE = (
     Advice(
         id="compute-less-often",
-        title="Compute {names}{at} only in the branch that reads it, at line {reader}",
-        numerics=identical("if nothing else reads it"),
-        needs="a branch that few steps take",
-        when=of_kind("in branch"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Compute {names}{at} only if line {reader} is to run: test that condition first",
-        numerics=identical("if nothing else reads it"),
-        needs="a condition that is known before the result",
-        when=of_kind("early"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Compute {names}{at} once, after the loop",
-        numerics=identical(),
-        needs="a result that only the last turn of a loop hands on",
-        when=of_kind("after"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Leave out {names}{at}: nothing reads it after this call",
-        numerics=identical("if nothing else reads it"),
-        needs="a call whose caller reads other parts of the result",
-        when=of_kind("unread"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
         title="Leave the work out{there}: the step that does it reads nothing of it",
         numerics=identical("if no later step reads it"),
         needs="a result that no step needs",
-        when=lambda f, _: f.facts.get(IN_LONG_STEP) and f.facts.get("kind") not in ("gradient", "zero factor"),
+        when=lambda f, _: f.facts.get(IN_LONG_STEP) and f.facts.get("kind") == "result",
         least=0.9,
     ),
     Advice(
@@ -104,7 +73,7 @@ ADVICE = (
         title="Compute it only in the steps that read it{there}",
         numerics=identical("if only other steps read it"),
         needs="a result that is not needed in each step",
-        when=lambda f, p: f.facts.get("kind") not in ("gradient", "zero factor", "unchanged") and in_training(f, p),
+        when=lambda f, p: f.facts.get("kind") == "result" and in_training(f, p),
         least=0.5,
     ),
 )
@@ -181,8 +150,20 @@ def _unread(flow: Flow) -> Iterator[Avoidable]:
             mine = operators_in([each.stack for each in graph.operators], one.chains)
             work = graph.work(set(mine).intersection(graph.of_step(0)))
             lines: tuple[Frame | None, ...] = tuple(Frame(file, line, "") for file, line in reversed(one.first))
-            share = 1 - one.read / one.made
-            yield Avoidable(_OFTEN, _reading(one), work, lines, _facts(one), share, chains=one.chains)
+            share, facts, edits = 1 - one.read / one.made, _facts(one), _moved(flow.source, one)
+            yield Avoidable(_OFTEN, _reading(one), work, lines, facts, share, chains=one.chains, edits=edits)
+
+
+def _moved(source: OwnSource, one: UnreadRecord) -> Edits:
+    """Return the statements moved into the branch that reads what they make, if they are in the function that has it.
+
+    What follows a loop may find other values, and a condition that is made in between has to be tested first.
+    """
+    if one.after or one.early or len(one.readers) != 1 or any(each[:-1] != one.first[:-1] for each in one.chains):
+        return ()
+    statements = [Frame(*each[-1][:2], "") for each in one.chains]
+    reader = Frame(*one.readers[0], "")
+    return moved(source, statements, reader) if {each.file for each in statements} == {reader.file} else ()
 
 
 def _is_in_each_step(one: UnreadRecord) -> bool:

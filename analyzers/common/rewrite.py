@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import EditedStatement, OwnSource, needs_parentheses, span, with_parts
 
@@ -171,6 +172,52 @@ def _computed(
                 return None
             parts.append((each, new))
     return with_parts(text, parts)
+
+
+def moved(source: OwnSource, statements: Iterable[Frame], reader: Frame) -> Edits:
+    """Return statements of one function moved into the branch that reads what they make, above the line that does."""
+    lines = sorted({each.line for each in statements})
+    for first, text in source.whole.get(reader.file, StoredSource()).functions:
+        around = _around(tree, first) if (tree := _tree(text)) is not None else {}
+        if not {*lines, reader.line} <= around.keys():
+            continue
+        goal = around[reader.line].blocks
+        if any(goal[: len(each.blocks)] != each.blocks or each.num == 1 for each in map(around.__getitem__, lines)):
+            return ()
+        texts = [ast.get_source_segment(text, around[line].node) or "" for line in (*lines, reader.line)]
+        if any("\n" in each for each in texts):
+            return ()
+        left_out = [EditedStatement(line, each, "") for line, each in zip(lines, texts, strict=False)]
+        return (*left_out, EditedStatement(reader.line, texts[-1], "\n".join(texts)))
+    return ()
+
+
+def _tree(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+class _Placed(NamedTuple):
+    """A statement without a body."""
+
+    node: ast.stmt
+    blocks: tuple[tuple[int, str], ...]  # around it, the outermost first
+    num: int  # statements in the innermost of them
+
+
+def _around(node: ast.AST, first: int, blocks: tuple[tuple[int, str], ...] = ()) -> dict[int, _Placed]:
+    """Return the plain statements of a tree by their lines; ``first`` is the line of the file at which it begins."""
+    found: dict[int, _Placed] = {}
+    for name, value in ast.iter_fields(node):
+        body = [each for each in value if isinstance(each, ast.stmt)] if isinstance(value, list) else []
+        inside = (*blocks, (id(node), name))
+        for each in body:
+            if not hasattr(each, "body"):
+                found[each.lineno + first - 1] = _Placed(each, inside, len(body))
+            found |= _around(each, first, inside)
+    return found
 
 
 def without_gradients(source: OwnSource, line: Frame) -> Edits:

@@ -53,7 +53,40 @@ def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program
     return of_statements(facts.get("edits"), title=title, needs=needs, least=0.8)
 
 
+_WHERE_READ = {
+    "in branch": "Compute {names}{at} only in the branch that reads it, at line {reader}",
+    "early": "Compute {names}{at} only if line {reader} is to run: test that condition first",
+    "after": "Compute {names}{at} once, after the loop",
+    "unread": "Leave out {names}{at}: nothing reads it after this call",
+}
+
+
+def _where_read_proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    facts, place = finding.facts, own_place(finding.where)
+    at = f" at {at_line(place)}" if place else ""
+    title = _WHERE_READ[str(facts["kind"])].format(names=facts["names"], at=at, reader=facts["reader"])
+    numerics = identical() if facts["kind"] == "after" else identical("if nothing else reads it")
+    return of_statements(facts.get("edits"), title=title, numerics=numerics, least=0.8)
+
+
 CHANGES = (
+    Change(
+        id="compute-where-read",
+        page="""Compute a result where it is read.
+
+What it does
+    Moves statements into the branch that reads what they make, such as the score that every tenth step prints. If they
+    are in another function than the branch, or a loop or condition is to be rearranged, you edit the script.
+
+What to watch
+    A statement that draws random numbers draws fewer.
+""",
+        title="Compute a result where it is read",
+        numerics=identical("if nothing else reads it"),
+        edit=STATEMENTS,
+        proposal=_where_read_proposal,
+        applies=lambda _, finding: finding.facts.get("kind") in _WHERE_READ,
+    ),
     Change(
         id="skip-frozen",
         page="""Keep no average of weights that never change.

@@ -1,6 +1,7 @@
 """The user's statements, rewritten with their own names, or not at all."""
 
 from diagnose.analyzers.common import rewrite
+from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import EditedStatement, OwnSource, shown
 
@@ -152,3 +153,40 @@ def test_a_term_is_left_out_while_its_coefficient_is_0():
         "",
         "",
     ]
+
+
+SCORED = """def main(model, opt, batches):
+    for step, (x, y) in enumerate(batches):
+        out = model(x)
+        update(opt, out, y)
+        with torch.no_grad():
+            norm = out.norm().item()
+        best = out.argmax(-1).tolist()
+        rate = score(best,
+                     y)
+        wrong = [a != b for a, b in zip(best, y)]
+        if step % 10 == 0:
+            print(step, wrong)
+            print(norm, rate)
+"""
+
+
+def moved(*lines, reader=13):
+    whole = {"train.py": StoredSource(((20, SCORED),))}
+    statements = [Frame("train.py", line + 19, "") for line in lines]
+    return rewrite.moved(OwnSource(whole=whole), statements, Frame("train.py", reader + 18, ""))
+
+
+def test_statements_move_above_the_line_that_reads_them():
+    best, wrong = "best = out.argmax(-1).tolist()", "wrong = [a != b for a, b in zip(best, y)]"
+    assert moved(10, 7) == (
+        EditedStatement(26, best, ""),
+        EditedStatement(29, wrong, ""),
+        EditedStatement(31, "print(step, wrong)", f"{best}\n{wrong}\nprint(step, wrong)"),
+    )
+
+
+def test_nothing_moves_out_of_a_block_that_does_not_hold_the_reader_nor_from_another_function():
+    assert moved(6) == ()  # without gradients
+    assert moved(7, reader=30) == ()
+    assert moved(8) == ()  # on two lines: how they stand is not known
