@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
+from diagnose.analyzers.common.advice import Advice, identical, of_kind
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.rewrite import Edits, cached, handed_on, hoisted, kept
+from diagnose.analyzers.common.rewrite_blocks import one_backward
 from diagnose.dataflow.repeats import ComputedAgain
 from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
@@ -40,14 +41,6 @@ META = RuleMeta(
     needs=("data flow",),
 )
 ADVICE = (
-    Advice(
-        id="one-backward",
-        title="Call backward once, on the sum of the losses{there}",
-        numerics=rounding("gradients are added in another order"),
-        needs="memory for the graphs of all losses until then; no loss may use the gradients of another one",
-        when=of_kind("backward"),
-        least=0.8,
-    ),
     Advice(
         id="one-grad",
         title="Take the gradients by all inputs in one call of torch.autograd.grad{there}",
@@ -74,7 +67,8 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             title = f"The backward pass runs {num} times through the same operators"
             through = f"{num} backward passes go through the same operators, and their gradients are added up"
             text = f"{through}: started at {' and '.join(map(at, lines))}."
-            yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind})
+            edits = one_backward(flow.source, [each for each in lines if each is not None])
+            yield Avoidable(title, text, one.work, (*lines, *one.work.lines), {"kind": one.kind}, edits=edits)
         elif one.kind == "gradients":
             lines = tuple(dict.fromkeys(one.starts))
             title = "Gradients of the same outputs are taken by one input after the other"

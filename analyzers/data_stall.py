@@ -26,11 +26,14 @@ from diagnose.analyzers.common.idioms import call_cause
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.analyzers.common.locate import line_at, place_of_call
+from diagnose.analyzers.common.rewrite_blocks import kept_iterator
+from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
-from diagnose.model.locations import at_line
+from diagnose.model.locations import at_line, own_place
 from diagnose.model.numerics import number
+from diagnose.model.own_source import OwnSource
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
@@ -62,22 +65,6 @@ META = RuleMeta(
 MIN_CHEAPER_SHARE = 0.5  # of what a sampler computes, as of a sample
 
 ADVICE = (
-    Advice(
-        id="keep-iterator",
-        title="Make the loader's iterator once, not for each batch",
-        numerics=other_training("batches come without repetition within an epoch"),
-        before="batch = next(iter(loader))",
-        after="""batches = iter(loader)   # once
-
-batch = next(batches, None)   # in each step
-if batch is None:   # the epoch has ended
-    batches = iter(loader)
-    batch = next(batches)""",
-        watch="To draw with repetition: `RandomSampler(dataset, replacement=True, num_samples=…)`.",
-        when=lambda f, _: f.facts.get("restart_share"),
-        least=0.8,
-        of="restart_share",
-    ),
     Advice(
         id="cheaper-sampler",
         title="Make the sampler cheaper{sampler_at}: compute once what stays the same, draw many indices in one call",
@@ -204,4 +191,15 @@ def find(t: Tables) -> list[Finding]:
             same = tuple(w for w in each.where if (w.file, w.line) == (file, line))
             others = (w for w in each.where if w not in same)
             found[i] = replace(each, where=(*(same or first), *others))
-    return [replace(each, where=(*place_of_call(made), *each.where)) for each in found]
+    found = [replace(each, where=(*place_of_call(made), *each.where)) for each in found]
+    return [_with_edits(t, each) if facts["restart_share"] else each for each in found]
+
+
+def _with_edits(t: Tables, finding: Finding) -> Finding:
+    """Return the wait for a loader that restarts with the user's line rewritten."""
+    place = own_place(finding.where)
+    if place is None or place.file is None or place.line is None:
+        return finding
+    source = OwnSource(whole=t.capture.sources)
+    edits = kept_iterator(source, Frame(place.file, place.line, place.function or ""))
+    return replace(finding, facts={**finding.facts, "edits": edits})

@@ -30,12 +30,12 @@ from diagnose.analyzers.common.rewrite import (
     Edits,
     detached,
     frozen_for,
-    moved,
     only_trained,
     skipped,
     without_calls,
     without_gradients,
 )
+from diagnose.analyzers.common.rewrite_blocks import moved
 from diagnose.analyzers.common.unread import operators_in, run_share
 from diagnose.dataflow.graph import Graph
 from diagnose.dataflow.liveness import DeadWork

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.analyzers.common.advice import Advice, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
+from diagnose.analyzers.common.rewrite import Edits, applied_first
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among
 from diagnose.model.rules import Legend, RuleMeta
@@ -41,45 +41,6 @@ META = RuleMeta(
     legend=Legend("operators computed equal or enlarged rows"),
     changes=("compute-first",),
     needs=("data flow",),
-)
-ADVICE = (
-    Advice(
-        id="compute-first",
-        title="Compute before the rows are repeated{there}, and repeat the results",
-        numerics=rounding("products of fewer rows may be added in another order"),
-        before="",
-        needs="that nothing between differs from row to row",
-        least=0.5,  # the results are repeated in the place of what they are made of
-        when=of_kind("plain"),
-    ),
-    Advice(
-        id="compute-first",
-        title="Compute before the values are spread over the positions{there}, and let the result broadcast",
-        numerics=rounding("the gradients of all positions are added up first"),
-        before="scale = self.project(condition[:, :, None, None].expand(-1, -1, *x.shape[2:]))",
-        after="scale = self.project(condition[:, :, None, None])  # x * scale broadcasts it",
-        needs="that nothing between differs from position to position",
-        least=0.5,  # the results are repeated in the place of what they are made of
-        when=of_kind("spread"),
-    ),
-    Advice(
-        id="compute-first",
-        title="Multiply each part by its slice of the weight before it is repeated{there}, and add the products",
-        numerics=rounding("the sums of a product are added in another order"),
-        before="",
-        needs="a product that is linear in what is joined: the activation comes after the sum",
-        least=0.5,
-        when=of_kind("joined"),
-    ),
-    Advice(
-        id="compute-first",
-        title="Apply the 1x1 convolution before its input is interpolated{there}",
-        numerics=rounding("an interpolation adds up products instead of inputs"),
-        before="",
-        needs="that both are linear and nothing else is in between",
-        least=0.5,
-        when=of_kind("interpolated"),
-    ),
 )
 
 
@@ -109,7 +70,10 @@ def _enlarged(flow: Flow) -> Iterator[Avoidable]:
             f"{makes} from the content of {one.fewer:,}."
         )
         title, lines = "A linear map works on an input that was enlarged", (one.enlarging_line, one.map_line)
-        yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable)
+        edits: Edits = ()
+        if one.is_interpolated and one.map_line is not None and one.enlarging_line is not None:
+            edits = applied_first(flow.source, one.enlarging_line, one.map_line, one.modules)
+        yield Avoidable(title, text, one.work, lines, {"kind": kind}, one.avoidable, edits=edits)
 
 
 def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import EditedStatement, OwnSource, needs_parentheses, span, with_parts
 
@@ -174,50 +173,43 @@ def _computed(
     return with_parts(text, parts)
 
 
-def moved(source: OwnSource, statements: Iterable[Frame], reader: Frame) -> Edits:
-    """Return statements of one function moved into the branch that reads what they make, above the line that does."""
-    lines = sorted({each.line for each in statements})
-    for first, text in source.whole.get(reader.file, StoredSource()).functions:
-        around = _around(tree, first) if (tree := _tree(text)) is not None else {}
-        if not {*lines, reader.line} <= around.keys():
-            continue
-        goal = around[reader.line].blocks
-        if any(goal[: len(each.blocks)] != each.blocks or each.num == 1 for each in map(around.__getitem__, lines)):
-            return ()
-        texts = [ast.get_source_segment(text, around[line].node) or "" for line in (*lines, reader.line)]
-        if any("\n" in each for each in texts):
-            return ()
-        left_out = [EditedStatement(line, each, "") for line, each in zip(lines, texts, strict=False)]
-        return (*left_out, EditedStatement(reader.line, texts[-1], "\n".join(texts)))
-    return ()
+def applied_first(source: OwnSource, enlarging: Frame, line: Frame, modules: tuple[str, str]) -> Edits:
+    """Return a module that is called on an interpolated input, called before the interpolation: in one line, or in two.
+
+    ``modules`` are what the recording calls the module and the interpolation, if that is one.
+    """
+    head, interpolation = (name.rpartition(".")[2] for name in modules)
+    first, made, text, node = (
+        source.text(enlarging),
+        source.statement(enlarging),
+        source.text(line),
+        source.statement(line),
+    )
+    calls = [each for each in ast.walk(node or ast.Pass()) if head and _called(each).endswith(f".{head}")]
+    call = calls[0] if len(calls) == 1 else None
+    if not isinstance(call, ast.Call) or len(call.args) != 1:
+        return ()
+    inner, is_apart = call.args[0], enlarging != line
+    enlarged = getattr(made, "value", None) if is_apart else inner
+    is_known = _called(enlarged or inner).rpartition(".")[2] in ("interpolate", "upsample", interpolation)
+    if not isinstance(enlarged, ast.Call) or not enlarged.args or not is_known:
+        return ()
+    before, after = (part.decode() for part in _sides(first, enlarged, enlarged.args[0]))
+    applied = f"{_segment(text, call.func)}({_segment(first, enlarged.args[0])})"
+    if not is_apart:
+        return _edit(source, line, with_parts(text, [(call, f"{before}{applied}{after}")]))
+    name = inner.id if isinstance(inner, ast.Name) else ""
+    is_last_use = isinstance(node, ast.Return) or _target(node) == name  # else more may read the interpolated input
+    if not name or not is_last_use or _target(made) != name or enlarging.line >= line.line:
+        return ()
+    swapped = with_parts(text, [(call, f"{before}{name}{after}")])
+    return (*_edit(source, enlarging, with_parts(first, [(enlarged, applied)])), *_edit(source, line, swapped))
 
 
-def _tree(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-class _Placed(NamedTuple):
-    """A statement without a body."""
-
-    node: ast.stmt
-    blocks: tuple[tuple[int, str], ...]  # around it, the outermost first
-    num: int  # statements in the innermost of them
-
-
-def _around(node: ast.AST, first: int, blocks: tuple[tuple[int, str], ...] = ()) -> dict[int, _Placed]:
-    """Return the plain statements of a tree by their lines; ``first`` is the line of the file at which it begins."""
-    found: dict[int, _Placed] = {}
-    for name, value in ast.iter_fields(node):
-        body = [each for each in value if isinstance(each, ast.stmt)] if isinstance(value, list) else []
-        inside = (*blocks, (id(node), name))
-        for each in body:
-            if not hasattr(each, "body"):
-                found[each.lineno + first - 1] = _Placed(each, inside, len(body))
-            found |= _around(each, first, inside)
-    return found
+def _sides(text: str, outer: ast.AST, inner: ast.AST) -> tuple[bytes, bytes]:
+    """Return what of a node is on both sides of a part of it."""
+    (start, end), (first, last) = span(text, outer), span(text, inner)
+    return text.encode()[start:first], text.encode()[last:end]
 
 
 def without_gradients(source: OwnSource, line: Frame) -> Edits:

@@ -33,7 +33,10 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "less_memory": (
         "eight-bit-optimizer", "offload-optimizer", "shard-optimizer", "offload-activations", "checkpoint-blocks",
     ),
+    "keep_workers": ("keep-workers", "keep-iterator"),
     "optimizer_implementations": ("fused-optimizer", "foreach-optimizer"),
+    "reorder_product": ("reorder-product", "compute-first"),
+    "reuse_result": ("reuse-result", "one-backward"),
     "settings": ("cudnn-benchmark", "flush-subnormals"),
 }  # fmt: skip
 """The files with several CHANGES, in this order."""

@@ -1,14 +1,4 @@
-"""Keep a result instead of computing it again.
-
-What it does
-    Uses the first result in both places: under its name, as an argument of the layers that need it, or made before the
-    loop. What is the same in each step is made before the steps, and a cache gets the key that it is filled under.
-    Parametrized weights are computed once within `torch.nn.utils.parametrize.cached()`.
-
-What to watch
-    The result takes memory until its last use. With gradients, all uses need one backward pass, and nothing may change
-    the result or the weights in place before it.
-"""
+"""Compute once what a step computes again: a result, and the backward pass of several losses."""
 
 from __future__ import annotations
 
@@ -48,11 +38,46 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     )
 
 
-CHANGE = Change(
-    id="reuse-result",
-    title="Keep the result instead of computing it again",
-    numerics=identical(),
-    edit=STATEMENTS,
-    proposal=_proposal,
-    applies=lambda _, finding: finding.facts.get("kind", "repeated") in ("repeated", "constant"),
+def _one_backward_proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    title = f"Call backward once, on the sum of the losses{there(finding)}"
+    needs = "memory for the graphs of all losses until then; no loss may use the gradients of another one"
+    return of_statements(finding.facts.get("edits"), title=title, needs=needs, least=0.8)
+
+
+CHANGES = (
+    Change(
+        id="reuse-result",
+        page="""Keep a result instead of computing it again.
+
+What it does
+    Uses the first result in both places: under its name, as an argument of the layers that need it, or made before the
+    loop. What is the same in each step is made before the steps, and a cache gets the key that it is filled under.
+    Parametrized weights are computed once within `torch.nn.utils.parametrize.cached()`.
+
+What to watch
+    The result takes memory until its last use. With gradients, all uses need one backward pass, and nothing may change
+    the result or the weights in place before it.
+""",
+        title="Keep the result instead of computing it again",
+        numerics=identical(),
+        edit=STATEMENTS,
+        proposal=_proposal,
+        applies=lambda _, finding: finding.facts.get("kind", "repeated") in ("repeated", "constant"),
+    ),
+    Change(
+        id="one-backward",
+        page="""Run one backward pass for several losses.
+
+What it does
+    Adds the losses up and calls `backward()` once. Each pass goes through all that the losses share.
+
+What to watch
+    All graphs are kept until then. No loss may use the gradients of another one.
+""",
+        title="Call backward once, on the sum of the losses",
+        numerics=rounding("gradients are added in another order"),
+        edit=STATEMENTS,
+        proposal=_one_backward_proposal,
+        applies=lambda _, finding: finding.facts.get("kind") == "backward",
+    ),
 )

@@ -34,6 +34,7 @@ class EnlargedInput(NamedTuple):
     num_rows: int  # of the input of the longest call
     fewer: int  # such rows that have as many elements as all that it is made of
     avoidable: float  # share of the work's time
+    modules: tuple[str, str] = ("", "")  # that multiply, and that make the input
 
 
 class _Part(NamedTuple):
@@ -87,6 +88,10 @@ def enlarged_inputs(graph: Graph) -> tuple[EnlargedInput, ...]:
             num_rows=_num_rows(linear.rows, linear.axis),
             fewer=linear.part.elements // linear.rows.shape[linear.axis],
             avoidable=min(sum(saved for saved, _ in each) / max(graph.time(work.operators), 1), 1.0),
+            modules=(
+                graph.operators[linear.operator].module,
+                graph.operators[(*linear.part.operators, *linear.part.enlarging)[0]].module,
+            ),
         )
         found.append(record)
     return tuple(sorted(found, key=lambda one: -one.work.share * one.avoidable))

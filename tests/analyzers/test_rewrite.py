@@ -1,6 +1,6 @@
 """The user's statements, rewritten with their own names, or not at all."""
 
-from diagnose.analyzers.common import rewrite
+from diagnose.analyzers.common import rewrite, rewrite_blocks
 from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import EditedStatement, OwnSource, shown
@@ -174,7 +174,7 @@ SCORED = """def main(model, opt, batches):
 def moved(*lines, reader=13):
     whole = {"train.py": StoredSource(((20, SCORED),))}
     statements = [Frame("train.py", line + 19, "") for line in lines]
-    return rewrite.moved(OwnSource(whole=whole), statements, Frame("train.py", reader + 18, ""))
+    return rewrite_blocks.moved(OwnSource(whole=whole), statements, Frame("train.py", reader + 18, ""))
 
 
 def test_statements_move_above_the_line_that_reads_them():
@@ -190,3 +190,96 @@ def test_nothing_moves_out_of_a_block_that_does_not_hold_the_reader_nor_from_ano
     assert moved(6) == ()  # without gradients
     assert moved(7, reader=30) == ()
     assert moved(8) == ()  # on two lines: how they stand is not known
+
+
+def in_function(text, first=20):
+    return OwnSource(whole={"train.py": StoredSource(((first, text),))}), lambda n: Frame("train.py", first + n - 1, "")
+
+
+TASKS = """def update(self, raw):
+    self.opt.zero_grad()
+    for k, task in enumerate(raw):
+        weighted = self.weight[k] * task
+        weighted.backward(retain_graph=k + 1 < len(raw))
+    self.opt.step()
+"""
+
+
+def test_losses_of_a_loop_are_added_up_and_go_back_once():
+    known, at = in_function(TASKS)
+    assert rewrite_blocks.one_backward(known, [at(5)]) == (
+        EditedStatement(22, "for k, task in enumerate(raw):", "total = 0\nfor k, task in enumerate(raw):"),
+        EditedStatement(24, "weighted.backward(retain_graph=k + 1 < len(raw))", "total = total + weighted"),
+        EditedStatement(25, "self.opt.step()", "total.backward()\nself.opt.step()"),
+    )
+
+
+def test_two_backward_passes_that_follow_each_other_become_one():
+    known, at = in_function("""def step(model, a, b):
+    first = a.mean()
+    first.backward(retain_graph=True)
+    second = b.mean()
+    second.backward()
+""")
+    assert rewrite_blocks.one_backward(known, [at(3), at(5)]) == (
+        EditedStatement(22, "first.backward(retain_graph=True)", ""),
+        EditedStatement(24, "second.backward()", "(first + second).backward()"),
+    )
+
+
+def test_backward_passes_stay_apart_where_something_else_happens_between_them():
+    known, at = in_function("""def step(opt, a, b):
+    a.backward(retain_graph=True)
+    opt.step()
+    b.backward()
+""")
+    assert rewrite_blocks.one_backward(known, [at(2), at(4)]) == ()
+    known, at = in_function("def step(a, x):\n    for b in a:\n        b.backward(x)\n    print(x)\n")
+    assert rewrite_blocks.one_backward(known, [at(3)]) == ()
+
+
+ANEW = """def main(args, data):
+    loader = DataLoader(data, args.batch)
+    for epoch in range(3):
+        for step in range(args.steps):
+            losses.append(train_one(next(iter(loader)), opt))
+"""
+
+
+def test_an_iterator_of_the_loader_is_made_above_the_loops():
+    known, at = in_function(ANEW)
+    assert rewrite_blocks.kept_iterator(known, at(5)) == (
+        EditedStatement(0, "", "import itertools"),
+        EditedStatement(
+            22,
+            "for epoch in range(3):",
+            "batches = (batch for _ in itertools.count() for batch in loader)\nfor epoch in range(3):",
+        ),
+        EditedStatement(
+            24,
+            "losses.append(train_one(next(iter(loader)), opt))",
+            "losses.append(train_one(next(batches), opt))",
+        ),
+    )
+
+
+def test_a_loader_that_the_loop_makes_keeps_its_line():
+    known, at = in_function(ANEW.replace("        for step", "        loader = made(epoch)\n        for step"))
+    assert rewrite_blocks.kept_iterator(known, at(6)) == ()
+
+
+def test_a_convolution_goes_before_the_interpolation():
+    known, at = source("""
+def forward(self, x):
+    return self.head(F.interpolate(self.body(x), scale_factor=4, mode="bilinear"))
+    x = self.up(self.body(x))
+    x = self.head(x)
+    y = self.head(x)
+""")
+    names = "net.head", "net.up"
+    assert after(rewrite.applied_first(known, at(2), at(2), names)) == (
+        'return F.interpolate(self.head(self.body(x)), scale_factor=4, mode="bilinear")'
+    )
+    assert after(rewrite.applied_first(known, at(3), at(4), names)) == "x = self.head(self.body(x))\nx = self.up(x)"
+    assert rewrite.applied_first(known, at(3), at(5), names) == ()  # x may be read again
+    assert rewrite.applied_first(known, at(3), at(4), ("net.head", "net")) == ()  # what self.up is, is not known
