@@ -370,8 +370,7 @@ def _headline(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
             return Words(
                 "No {device} tasks are recorded, and nothing was found on the CPU", {"device": d.source.accelerator}
             )
-        little = _little(d, has_trial=has_trial)
-        return little if limited is None else Words("{limit}: {what}", {"limit": limited, "what": little})
+        return _little(d, limited, has_trial=has_trial)
     j = d.job
     if j is not None and _begins_late(d):
         values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
@@ -397,8 +396,10 @@ def _begins_late(d: Diagnosis) -> bool:
     return d.dominant == LATE_RANKS and d.job is not None and d.job.begins_late is not None and not d.job.late_ranks
 
 
-def _little(d: Diagnosis, *, has_trial: bool) -> Words:
-    """Return how little there is to gain, or that what was recorded does not show it, and what the step consists of."""
+def _little(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
+    """Return how little there is to gain, or what keeps the recording from showing it, and what the step consists of."""
+    if limited is not None:
+        return _of_step(d, limited, has_trial=has_trial)
     found = bool(d.findings)
     start = _first(
         (d.ignored and found, Words("Little else to gain")),
@@ -461,7 +462,7 @@ def _of_host_step(d: Diagnosis, start: Words) -> Words:
             (d.ignored, Words("{start}: no other rule found avoidable time in the {step} step", values)),
             (True, Words("{start}: no rule found avoidable time in the {step} step", values)),
         )
-    if not d.unseen:
+    if not d.unseen and limit(d) is None:
         start = Words("Little found") if d.findings else Words("Nothing found")
     values = {"start": start, "step": step, "share": percent(d.host_by_cause[cause], 0)}
     return _first(
