@@ -397,7 +397,7 @@ def _begins_late(d: Diagnosis) -> bool:
 
 
 def _little(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
-    """Return how little there is to gain, or what keeps the recording from showing it, and what the step consists of."""
+    """Return how little there is to gain or what keeps the recording from showing it, with what the step consists of."""
     if limited is not None:
         return _of_step(d, limited, has_trial=has_trial)
     found = bool(d.findings)
