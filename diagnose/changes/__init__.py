@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "eight-bit-optimizer", "offload-optimizer", "shard-optimizer", "offload-activations", "checkpoint-blocks",
     ),
     "optimizer_implementations": ("fused-optimizer", "foreach-optimizer"),
-    "settings": ("cudnn-benchmark", "flush-subnormals"),
+    "settings": ("cudnn-benchmark", "flush-subnormals", "one-thread"),
 }  # fmt: skip
 """The files with several CHANGES, in this order."""
 
