@@ -55,7 +55,7 @@ ADVICE = (
     ),
     Advice(
         id="no-host-collective",
-        title="Take the barrier or object collective out of the loop, or reduce on the device",
+        title="Take the barrier or object collective out of the loop",
         numerics=identical(),
         before="dist.barrier()                       # every step",
         after="""if step % 100 == 0:                  # only when ranks must meet, such as before a checkpoint

@@ -29,7 +29,7 @@ META = RuleMeta(
     kind="idle",
     order=110,
     host_order=70,
-    legend=Legend("the launching thread was not running"),
+    legend=Legend("the launching thread was blocked", host_label="the training thread was blocked"),
     changes=("wait-elsewhere",),
     cause="between-operators",
     needs=("samples of the threads",),

@@ -64,7 +64,7 @@ META = RuleMeta(
 _OF_TORCH = ("Optimizer.", "autograd::", "DistributedDataParallel.", "Torch-Compiled Region")
 _IN_PASS = Advice(
     id="python-off-the-loop",
-    title="Vectorise the Python work{at}, or compute once what stays the same: the step needs it at once",
+    title="Vectorise the Python work{at}",
     numerics=rounding("sums may be taken in another order; compare the loss of the first steps"),
     after="""# operators in place of the loop; what stays the same is computed once, before the training loop
 scale = torch.linspace(0.1, 1.0, x.shape[-1])      # once
@@ -83,7 +83,7 @@ handle.remove()"""
 ADVICE = (
     replace(
         _IN_PASS,
-        title="Run the Python work of the hook{at} in fewer steps, or leave it out",
+        title="Run the Python work of the hook{at} in fewer steps",
         numerics=identical("if the work does not read what the step changes"),
         after=_HOOK,
         needs="a hook that is not wanted in every step",
@@ -110,11 +110,11 @@ inputs = pending.result()                              # waits if it is not read
     ),
     replace(
         _IN_PASS,
-        title="Do the Python work{at} on the device, or while the next step runs",
-        numerics=identical(", a step later if a process does it"),
+        title="Do the Python work{at} on the device",
+        numerics=identical(),
         after="""# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
 order = scores.argsort(descending=True)          # in place of sorted(…, key=scores.__getitem__)
-# or another process, while the next step runs
+# or another process, while the next step runs: its result comes a step later
 from concurrent.futures import ProcessPoolExecutor
 
 pool = ProcessPoolExecutor(1)
@@ -141,10 +141,10 @@ background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.st
     ),
     replace(
         _IN_PASS,
-        title="Make the Python work{at} cheaper, or do it in another process",
+        title="Make the Python work{at} cheaper",
         numerics=identical("if the work does not read what the step changes"),
         after="",
-        needs="work that can be made cheaper, or a free CPU core",
+        needs="work that can be made cheaper, or a free CPU core for another process",
         when=lambda f, _: _is_the_scripts(f),
     ),
 )

@@ -55,7 +55,7 @@ META = RuleMeta(
     id="rollout-bound",
     kind="run",
     order=20,
-    legend=Legend("the model ran without gradients"),
+    legend=Legend("the model collected data"),
     needs=("steps of the whole run",),
     changes=("batch-rollouts",),
 )

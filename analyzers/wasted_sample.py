@@ -19,7 +19,7 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import enumeration, percent
 
 META = RuleMeta(
     id="wasted-sample",
@@ -110,10 +110,8 @@ def find(t: Tables) -> list[Finding]:
         known |= known_idiom(idiom, first.call, {**seen, "samples": samples}) if idiom is not None else {}
     if place.cut is not None:
         file, line, text = place.cut
-        first_line, last_line = min(lines), max(lines)
-        computing = (
-            f"lines {first_line} to {last_line} compute" if last_line > first_line else f"line {last_line} computes"
-        )
+        numbers = _numbers(lines)
+        computing = f"line{'s' * (len(numbers) > 1)} {enumeration(numbers)} compute{'s' * (len(numbers) < 2)}"
         known |= {"cut": {"place": at_line(Where(file, line)), "text": text, "lines": computing}}
     where = tuple(
         Where(one.file, one.line, one.function, code=source_line(t, one.file, one.line))
@@ -215,9 +213,13 @@ def _wastes(t: Tables) -> list[_Waste]:
     return sorted(found, key=lambda waste: -waste.share)
 
 
+def _numbers(lines: Iterable[int]) -> list[str]:
+    return [str(line) for line in sorted({*lines})]
+
+
 def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
-    most, lines = ones[0], sorted({one.line for one in ones if one.file == ones[0].file})
-    where = f"Line {lines[0]}" if len(lines) == 1 else f"Lines {', '.join(map(str, lines))}"
+    most, lines = ones[0], _numbers(one.line for one in ones if one.file == ones[0].file)
+    where = f"Line{'s' * (len(lines) > 1)} {enumeration(lines)}"
     text = f"{where} of {most.file.rpartition('/')[2]} {'computes' if len(lines) == 1 else 'compute'} {most.text} "
     text += f"({most.what}) and cut it: a sample uses {percent(most.used, 0)} of the elements. The part that it "
     text += f"uses can be computed without the rest, which takes {percent(share, 0)} of loading."
@@ -226,6 +228,6 @@ def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
 
 def _wide(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
     most = ones[0]
-    text = f"Lines {', '.join(map(str, sorted({one.line for one in ones})))} of {most.file.rpartition('/')[2]}"
+    text = f"Lines {enumeration(_numbers(one.line for one in ones))} of {most.file.rpartition('/')[2]}"
     text += f" compute in float64, as {most.text} ({most.what}); the step computes nothing in float64."
     return _Waste(share, text, tuple(ones), "wide", "medium")

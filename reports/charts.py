@@ -431,7 +431,7 @@ NAMES_END = 250.0
 TONES = {
     "gain": ("faster for certain", "#2fa36b", "square"),
     "drifted": ("faster, but other losses", "#d08a2e", "triangle"),
-    "even": ("no certain difference", "#8a94a2", "circle"),
+    "even": ("not certain", "#8a94a2", "circle"),
     "loss": ("slower for certain", "#e5484d", "diamond"),
 }
 LINES = ("#3d7fd6", "#2fa36b", "#d08a2e", "#a267d1", "#e5484d", "#2aa5a0", "#c75b9b", "#8a7a3d")

@@ -12,9 +12,9 @@ from diagnose.reports.language import tr
 
 CERTAINTY = {
     "no difference": "no difference",
-    "probably faster": "no certain difference, probably faster",
-    "probably slower": "no certain difference, probably slower",
-    "open": "no certain difference",
+    "probably faster": "probably faster, not certain",
+    "probably slower": "probably slower, not certain",
+    "open": "not certain",
 }
 LOSSES = {"identical": "losses identical", "within": "losses within noise", "drifted": "losses drifted"}
 

@@ -417,7 +417,7 @@ def _trials(d: Diagnosis) -> Iterator[RenderableType]:
         yield title(tr("Trials"))
     for trial in d.trials:
         numbers = tr("numbers: {numbers}", numbers=_numbers(trial)) + "".join(_times(trial))
-        yield listed("", _trial(trial, numbers), width=2)
+        yield listed("", _trial(d, trial, numbers), width=2)
         if trial.note:
             yield note(one_line(trial.note), indent=4)
 
@@ -427,14 +427,16 @@ def _brief_trials(d: Diagnosis, limit: int) -> Iterator[RenderableType]:
     if d.trials:
         yield Text(tr("Trials"), "bold")
     for trial in d.trials[:limit]:
-        yield listed("", _trial(trial, tr("numbers: {numbers}", numbers=translated(trial.numerics))), width=2)
+        yield listed("", _trial(d, trial, tr("numbers: {numbers}", numbers=translated(trial.numerics))), width=2)
     if len(d.trials) > limit:
         yield note(tr("and {trials}", trials=plural(len(d.trials) - limit, "more trial")))
 
 
-def _trial(trial: Trial, numbers: str) -> Text:
+def _trial(d: Diagnosis, trial: Trial, numbers: str) -> Text:
     words = {"single": "{name}", "combination": "together: {name}"}.get(trial.kind, "together, without {name}")
     name = tr(words, name=one_line(trial.id))
+    if trial.kind == "single" and trial.title and trial.id not in {p.id for p in d.prescriptions}:  # no card has it
+        name += f": {one_line(translated(trial.title))}"
     if trial.failure:
         return Text.assemble((tr("not tested") + "  ", "yellow"), name, (f"  {one_line(trial.failure)}", "dim"))
     low, high = trial.interval

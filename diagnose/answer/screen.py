@@ -34,6 +34,7 @@ MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no po
 # Of the recorded step: what recording takes where no steps without the profiler show it, or waiting for a core. Of
 # nine scripts with known wastes six were answered otherwise then.
 MAX_ESTIMATE = 0.5
+OVERLOADED = 0.2  # of the watched time, in which training waited for a core
 MAX_WORDS = 16  # of a headline, which is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 SMALL = 1 - 1 / MIN_FACTOR  # of the step
@@ -269,7 +270,7 @@ def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
 
 
 def _overloaded(d: Diagnosis) -> Iterator[Words]:
-    if d.cpu_wait >= 0.2:  # of the watched time
+    if d.cpu_wait >= OVERLOADED:
         words = "CPU overloaded: training waited for a core {share} of the time, which all times and savings include."
         if d.cpu_wait >= MAX_ESTIMATE:
             words = (
@@ -370,8 +371,7 @@ def _headline(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
             return Words(
                 "No {device} tasks are recorded, and nothing was found on the CPU", {"device": d.source.accelerator}
             )
-        little = _little(d, has_trial=has_trial)
-        return little if limited is None else Words("{limit}: {what}", {"limit": limited, "what": little})
+        return _little(d, limited, has_trial=has_trial)
     j = d.job
     if j is not None and _begins_late(d):
         values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
@@ -397,8 +397,10 @@ def _begins_late(d: Diagnosis) -> bool:
     return d.dominant == LATE_RANKS and d.job is not None and d.job.begins_late is not None and not d.job.late_ranks
 
 
-def _little(d: Diagnosis, *, has_trial: bool) -> Words:
-    """Return how little there is to gain, or that what was recorded does not show it, and what the step consists of."""
+def _little(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
+    """Return how little there is to gain or what keeps the recording from showing it, with the parts of the step."""
+    if limited is not None:
+        return _of_step(d, limited, has_trial=has_trial)
     found = bool(d.findings)
     start = _first(
         (d.ignored and found, Words("Little else to gain")),
@@ -461,7 +463,7 @@ def _of_host_step(d: Diagnosis, start: Words) -> Words:
             (d.ignored, Words("{start}: no other rule found avoidable time in the {step} step", values)),
             (True, Words("{start}: no rule found avoidable time in the {step} step", values)),
         )
-    if not d.unseen:
+    if not d.unseen and limit(d) is None:
         start = Words("Little found") if d.findings else Words("Nothing found")
     values = {"start": start, "step": step, "share": percent(d.host_by_cause[cause], 0)}
     return _first(
@@ -656,7 +658,7 @@ def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words | None,
     ids = [name for name in d.to_try if name not in known]
     if not ids or (d.queue is not None and d.dominant is not None):
         return None, ""
-    words = "Faster kernels may exist, which a recording cannot show. To try {changes} and time the step:"
+    words = "Faster kernels or settings may exist, which a recording cannot show. To try {changes} and time the step:"
     said, asked = Words(words, {"changes": ", ".join(ids)}), ",".join(ids)
     if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds
         return said, f'diagnose.prove(make_step, apply="{asked}")'

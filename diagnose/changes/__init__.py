@@ -37,7 +37,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "optimizer_implementations": ("fused-optimizer", "foreach-optimizer"),
     "reorder_product": ("reorder-product", "compute-first"),
     "reuse_result": ("reuse-result", "one-backward"),
-    "settings": ("cudnn-benchmark", "flush-subnormals"),
+    "settings": ("cudnn-benchmark", "flush-subnormals", "one-thread"),
 }  # fmt: skip
 """The files with several CHANGES, in this order."""
 

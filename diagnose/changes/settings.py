@@ -63,4 +63,21 @@ What to watch
         patch=Patch(precision.flush_subnormals),
         edit=AddStatement(STATEMENT, ("set_flush_denormal",)),
     ),
+    Change(
+        id="one-thread",
+        page="""Let operators run on one thread.
+
+What it does
+    Sets `OMP_NUM_THREADS=1`. An operator ends when the last of its threads does, and with fewer cores than threads one
+    of them waits for a core.
+
+What to watch
+    With free cores, large operators are slower on one thread. A script that calls `torch.set_num_threads` decides by
+    itself.
+""",
+        title="Set OMP_NUM_THREADS=1",
+        numerics=rounding("sums of several threads are added in another order"),
+        patch=Patch(environment={"OMP_NUM_THREADS": "1"}),
+        to_try=lambda work: work.waits_for_cores,
+    ),
 )

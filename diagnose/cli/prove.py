@@ -288,13 +288,19 @@ def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s
     import click
 
     shown = f"Run {command.text}?" if capture is not None else "Run it?"
-    if not click.confirm(shown, default=capture is None, err=True):
-        raise UsageError("Not confirmed: nothing was run.")
+    try:
+        is_agreed = click.confirm(shown, default=capture is None, err=True)
+    except click.Abort:  # the input has ended, or Ctrl-C
+        click.echo(err=True)
+        is_agreed = False
+    if not is_agreed:
+        agrees = "--yes" if capture is None else "--yes --trust-command"
+        raise UsageError(f"Not confirmed: nothing was run. Answer y, or pass {agrees} to run without the question.")
 
 
 def _why_asked(command: Command, capture: Path | None) -> str:
     if capture is None:
-        return "Not a terminal: pass --yes to confirm repeated runs."
+        return "Nothing was run: without a terminal, pass --yes to agree to these runs."
     return (
         f"The command comes from the capture {one_line(str(capture))}, which --yes does not cover; check it, and pass "
         f"--trust-command to run it: {command.text}"

@@ -25,11 +25,28 @@ class EditedStatement(NamedTuple):
 
 
 def shown(edits: Iterable[EditedStatement]) -> tuple[str, str]:
-    """Return what is printed of edits if no diff is: the statements as they stand, and those that take their place."""
+    """Return what is printed of edits if no diff is: the statements as they stand, and those that take their place.
+
+    A statement that is left out becomes a comment.
+    """
     each = list(edits)
-    before, after = ("\n".join(f"{text} ..." if text.endswith(":") else text for text in texts if text)
-                     for texts in ([edit.before for edit in each], [edit.after for edit in each]))  # fmt: skip
-    return before, after or "\n".join(f"# {line}" for line in before.split("\n") if line)
+    gone = ["\n".join(f"# {line}" for line in edit.before.split("\n")) for edit in each]
+    after = [edit.after or left_out for edit, left_out in zip(each, gone, strict=True)]
+    return by_place((edit.line, _headed(edit.before)) for edit in each if edit.before), by_place(
+        (edit.line, _headed(text)) for edit, text in zip(each, after, strict=True)
+    )
+
+
+def _headed(text: str) -> str:
+    return f"{text} ..." if text.endswith(":") else text
+
+
+def by_place(texts: Iterable[tuple[int, str]]) -> str:
+    """Return one text of those of several lines of a file, each below the number of its line; one text as it is."""
+    each = list(texts)
+    if len(each) < 2:
+        return "".join(text for _, text in each)
+    return "\n".join(f"# {f'line {line}' if line else 'after the imports'}\n{text}" for line, text in each)
 
 
 class OwnSource(NamedTuple):

@@ -22,7 +22,7 @@ from diagnose import analyzers
 from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.idle_findings import of_recording
 from diagnose.answer import answering, beside_lines, in_order, worth_ns
-from diagnose.answer.screen import MOSTLY, with_words
+from diagnose.answer.screen import MOSTLY, OVERLOADED, with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
@@ -366,7 +366,8 @@ def to_try(
     in_float32 = 0.0 if info.flags.autocast.dtype else products
     if in_channels_last(t):
         convolutions = 0.0
-    work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, t.program.is_compiled)
+    waits = ready_share(t) >= OVERLOADED and (info.flags.num_threads or 1) > 1
+    work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, t.program.is_compiled, waits)
     known = {p.id for p in prescribed if p.predicted_step_ns is not None}
     fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
     return *found, *(name for name in fitting if name not in known)

@@ -4,7 +4,8 @@ The recorded step is evidence for shares and causes. A capture also times steps 
 step that the user has. The timing trace is scaled to it before any rule reads it, so that losses, savings and shares
 are all of one step. Steps that are long now and then, such as those that save a checkpoint, are part of that mean and
 hardly ever of the recorded steps: the trace is scaled to the mean of the others. So is what steps take longer than the
-recorded ones because they grow with the run, which one place of the script does.
+recorded ones because they grow with the run, which one place of the script does. Where the steps
+before and after the recorded ones differ, something else slowed the longer ones, and the others are the step.
 """
 
 from __future__ import annotations
@@ -247,6 +248,10 @@ def true_step(t: Tables) -> TrueStep:
         mean_ns += again_ns
     if (growing := t.growing_steps) is not None:
         rare_ns += growing.unrecorded_ns
+    plain = t.plain_steps
+    if plain is not None and not plain.agree:
+        undisturbed_ns = max(recorded_ns, min(plain.before_ns or 0.0, plain.after_ns or 0.0) or mean_ns)
+        mean_ns = min(mean_ns, undisturbed_ns + rare_ns - in_window_ns)
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)
 
 

@@ -30,6 +30,7 @@ class _Beside(NamedTuple):
     before: Floats
     recorded: Floats
     after: Floats
+    first: int = 0  # row of the first step that counts: those before it were slower than what was recorded and followed
 
 
 COLD_RATIO = 1.5  # of the others' median: a first step that takes longer than any other one is cold
@@ -55,6 +56,9 @@ def steps_of_run(t: Tables) -> Floats:
         return np.empty(0)
     run = settled(run, t.capture)
     rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+    beside, varies = _beside(t), variation(t.capture)
+    if beside is not None and (varies is None or varies.per_work_ns is None):
+        rows = rows[rows >= beside.first]
     return run.step_ns[rows if len(rows) >= MIN_BESIDE else rows[:0]].astype(np.float64)
 
 
@@ -76,7 +80,7 @@ def plain_steps(t: Tables) -> PlainSteps | None:
     mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
     if beside is None or mean is None:
         return None
-    before, recorded, after = beside
+    before, recorded, after, _ = beside
     alike = not (len(before) and len(after)) or not _differ(before, after)
     lasts = t.device_id < 0 or alike
     if t.device_id >= 0:
@@ -125,7 +129,8 @@ def _beside(t: Tables) -> _Beside | None:
     before = _nearest(times[plain[plain < window[0]]][::-1])
     after = _nearest(times[plain[plain > window[-1]]])
     if len(before) and len(after) and _is_longer(before, after) and not _differ(recorded, after):
-        before = before[:0]  # the script became faster before it was recorded: as those after it are the recorded ones
+        # The script became faster before it was recorded: as those after it are the recorded ones.
+        return _Beside(before[:0], recorded, after, int(window[-1]))
     return _Beside(before, recorded, after)
 
 

@@ -159,13 +159,13 @@ class _ByTurns:
                     raise
                 break  # no time is left, or nothing further may start
             for number, each in enumerate(wanted[:taken], len(UNCHANGED)):
-                self._add(team.trial(number, each))
+                self._add(team.trial(number, each), has_more_time=ends < self._ends)
             wanted, is_first = wanted[taken:], False
         return wanted
 
     def _cut_short(self, wanted: Sequence[_Wanted]) -> list[_Wanted]:
         """Return what had too little time for a certain answer, as far as there is enough now, without its trials."""
-        short = {t.id for t in self.result.trials if t.failure == CUT_OFF or t.doubt == "noise not known"}
+        short = {trial.id for trial in self.result.trials if _is_cut_short(trial)}
         again = [each for each in wanted if each.candidate.id in short]
         while again and self._ends - time.monotonic() < _least_s(len(UNCHANGED) + len(again), self._step_s):
             again.pop()
@@ -230,9 +230,14 @@ class _ByTurns:
     def _is_stopped(self) -> bool:
         return bool(self._runs.changed) or self.result.interrupted
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, trial: Trial, *, has_more_time: bool = False) -> None:
         self.result.trials.append(trial)
-        self._report(sentence(trial))
+        if not (has_more_time and _is_cut_short(trial)):
+            self._report(sentence(trial))
+
+
+def _is_cut_short(trial: Trial) -> bool:
+    return trial.failure == CUT_OFF or trial.doubt == "noise not known"
 
 
 def _turn_s(step_s: float) -> float:

@@ -48,7 +48,8 @@ def candidates(
     """Return what to run: the ids asked for, or without any every prescription that a trial can make.
 
     With ``edits`` those count too that are made in the text of the script. What is only also possible runs where it is
-    asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
+    asked for; of what only a trial judges, settings of the environment run, for which no script changes. What is
+    predicted to save most comes first, so that a short budget is spent on it; then the rest.
 
     Args:
         diagnosis: Has the prescriptions.
@@ -63,7 +64,9 @@ def candidates(
     lacks_gpu = {name for name, patch in patches.items() if patch.needs_gpu and diagnosis.queue is None}
     found = []
     made = {name for name in prescribed if name in diffs or _is_made(name, edits=edits)}
-    for name in dict.fromkeys(asked or [n for n in prescribed if n in cards or (n in made and n not in lacks_gpu)]):
+    settings = [n for n in diagnosis.to_try if (patch := patch_of(n)) is not None and patch.environment]
+    wanted = [*(n for n in prescribed if n in cards or (n in made and n not in lacks_gpu)), *settings]
+    for name in dict.fromkeys(asked or wanted):
         p, ratio = prescribed.get(name), None
         if p is not None and p.predicted_step_ns is not None and diagnosis.step_ns > 0:
             ratio = min(max(p.predicted_step_ns / diagnosis.step_ns, 0.0), 1.0)

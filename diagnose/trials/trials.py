@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
+from diagnose.answer.cards import certainty
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Numerics as ChangedNumerics
 from diagnose.changes.common.change import Promise, other_training
 from diagnose.model.diagnosis import Trial
 from diagnose.model.limits import MAX_LOSSES, Doubt
-from diagnose.model.statistics import middle_step, noise_of, shows_no_difference, speed_up
+from diagnose.model.statistics import middle_step, noise_of, speed_up
+from diagnose.reports.saving_words import CERTAINTY
 from diagnose.trials.candidates import Candidate, together
 from diagnose.trials.measuring import TrialResult
 
@@ -177,8 +179,7 @@ def sentence(trial: Trial) -> str:
     if trial.failure:
         return f"{trial.id}: {trial.failure}"
     low, high = trial.interval
-    even = "no difference" if shows_no_difference(trial) else "no difference that is certain"
-    sure = "faster" if low > 1 else "slower" if high < 1 else even
+    sure = "faster" if low > 1 else "slower" if high < 1 else CERTAINTY[certainty(trial)]
     without = "without " if trial.kind == "without" else ""
     return f"{without}{trial.id}: {trial.speed_up:.2f} x ({low:.2f} to {high:.2f}), {sure}; losses {trial.numerics}"
 

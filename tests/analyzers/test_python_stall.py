@@ -37,7 +37,7 @@ def test_the_frame_names_the_line(late):
     assert (finding.where[0].file, finding.where[0].line, finding.where[0].function) == ("train.py", 40, "augment")
     (p,) = late.prescribe("python-stall")
     assert p.id == "python-off-the-loop"
-    assert p.title == "Make the Python work at train.py:40 cheaper, or do it in another process"
+    assert p.title == "Make the Python work at train.py:40 cheaper"
     assert p.saves_ns == (97_500, 370_500)
     assert p.predicted_step_ns == 1_000_000 - (97_500 + 370_500) / 2
 
@@ -220,7 +220,7 @@ def test_python_under_a_busy_device_is_seen_and_no_answer_as_recording_makes_it_
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "title"), [(4096, "on the device, or while the next step runs"), (4, "in another process")]
+    ("num_bytes", "title"), [(4096, "Do the Python work at train.py:9 on the device"), (4, "train.py:9 cheaper")]
 )
 def test_python_after_a_copy_to_the_host_works_on_the_steps_own_results(recording, num_bytes, title):
     # 400 of each 1000 µs run at train.py:9, after a copy to the host: of data, or of a number that is printed.

@@ -8,7 +8,7 @@ from diagnose.model.own_source import EditedStatement, OwnSource, shown
 
 def after(edits):
     """Return what edits write."""
-    return shown(edits)[1]
+    return "\n".join(shown([each])[1] for each in edits if each.after)
 
 
 def source(text, *, loops=(), functions=(), bound=None):
@@ -283,3 +283,15 @@ def forward(self, x):
     assert after(rewrite.applied_first(known, at(3), at(4), names)) == "x = self.head(self.body(x))\nx = self.up(x)"
     assert rewrite.applied_first(known, at(3), at(5), names) == ()  # x may be read again
     assert rewrite.applied_first(known, at(3), at(4), ("net.head", "net")) == ()  # what self.up is, is not known
+
+
+
+
+def test_edits_of_several_places_are_printed_below_their_lines():
+    made = EditedStatement(30, "", "self.total = self.p.cumsum()")
+    drawn = EditedStatement(39, "k = self.rng.choice(n, p=self.p)", "k = self.total.searchsorted(self.rng.random())")
+    assert shown([made, drawn]) == (drawn.before, f"# line 30\n{made.after}\n# line 39\n{drawn.after}")
+    assert shown([drawn]) == (drawn.before, drawn.after)
+    gone = EditedStatement(41, "mask = make()", "")
+    assert shown([drawn, gone])[1].endswith("# line 41\n# mask = make()")
+    assert shown([EditedStatement(0, "", "import math"), drawn])[1].startswith("# after the imports\nimport math\n")

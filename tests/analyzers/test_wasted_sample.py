@@ -107,7 +107,7 @@ def test_what_is_cut_off_is_named_with_all_its_lines(booked, late):
     assert finding.title == "Loading computes more than the samples use"
     assert [where.line for where in finding.where] == [7, 5]
     assert finding.evidence[-1] == (
-        "Lines 5, 7 of data.py compute table() (float32 (9,)) and cut it: a sample uses 25 % of the elements. The "
+        "Lines 5 and 7 of data.py compute table() (float32 (9,)) and cut it: a sample uses 25 % of the elements. The "
         "part that it uses can be computed without the rest, which takes 45 % of loading."
     )
 
@@ -123,4 +123,7 @@ def test_the_change_cuts_first_what_is_cut_later(booked, late):
         "Cut first, then compute: image[y:y + size] (data.py:9) before what line 7 computes, not after it"
     )
     assert "cheaper-sample" not in of_part
+    booked(info(row(used=0.1, cut=("data.py", 9, "image[a:b]")), row(used=0.1, line=3)))
+    titles = [change.title for change in late.diagnosis().prescriptions if change.id == "cut-first"]
+    assert titles[0].endswith("before what lines 3 and 7 compute, not after it")
     assert "cut-first" not in shown(row(is_constant=True))

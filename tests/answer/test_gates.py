@@ -143,6 +143,13 @@ def test_recording_over_half_of_the_step_leads_the_answer_and_no_possible_step_i
     assert english(a.headline).startswith("Uncertain") == bool(words)
 
 
+def test_what_limits_a_recording_without_an_answer_is_the_only_start_of_its_headline(forms):
+    d = replace(forms["healthy"], verdict="no-gpu", queue=None, host_by_cause={"operators": 0.93}, profiler_overhead=1)
+    assert english(answer(d).headline) == "Uncertain: operators take 93 % of the 20.0 ms step, none of it known waste"
+    one = replace(forms["healthy"], source=replace(forms["healthy"].source, world_size=8))
+    assert english(answer(one).headline).startswith("On this rank (1 of 8): the GPU ")
+
+
 @pytest.mark.parametrize(("verdict", "is_known"), [("gaps", False), ("kernel-bound", True)])
 def test_of_an_unmeasured_step_that_recording_may_lengthen_savings_are_upper_bounds(forms, verdict, is_known):
     d = replace(forms["gaps"], verdict=verdict, profiler_overhead=None, recording_estimate=0.2)

@@ -174,7 +174,8 @@ def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges
     d = replace(forms["no_gpu"], to_try=("autocast", "compile-model"), host_by_cause={"operators": 0.6})
     a = answer(d)
     assert english(a.to_try) == (
-        "Faster kernels may exist, which a recording cannot show. To try autocast, compile-model and time the step:"
+        "Faster kernels or settings may exist, which a recording cannot show. To try autocast, compile-model and time "
+        "the step:"
     )
     assert a.try_command == "diagnose prove --apply autocast,compile-model train.py --epochs 1"
     function = answer(replace(d, source=replace(d.source, command="")))
@@ -188,7 +189,7 @@ def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges
 def test_on_a_device_trials_are_only_named_where_little_is_to_be_gained(forms):
     d = replace(forms["healthy"], to_try=("compile-model",))
     assert english(answer(d).to_try) == (
-        "Faster kernels may exist, which a recording cannot show. To try compile-model and time the step:"
+        "Faster kernels or settings may exist, which a recording cannot show. To try compile-model and time the step:"
     )
     assert answer(replace(forms["gaps"], to_try=("compile-model",))).to_try is None
 

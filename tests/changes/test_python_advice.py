@@ -24,10 +24,10 @@ def test_python_that_computes_is_made_cheaper_first(late):
 @pytest.mark.parametrize(
     ("place", "facts", "title"),
     [
-        (PLACE, {}, "Make the Python work at train.py:40 cheaper, or do it in another process"),
+        (PLACE, {}, "Make the Python work at train.py:40 cheaper"),
         (PLACE, {"waiting_share": 0.9}, "Move the Python work at train.py:40 off the training thread"),
-        (PLACE, {"after_read": 0.6}, "Do the Python work at train.py:40 on the device, or while the next step runs"),
-        (PLACE, {"in_pass": 0.6}, "Vectorise the Python work at train.py:40, or compute once what stays the same"),
+        (PLACE, {"after_read": 0.6}, "Do the Python work at train.py:40 on the device"),
+        (PLACE, {"in_pass": 0.6}, "Vectorise the Python work at train.py:40"),
         (replace(PLACE, caller="module"), {}, "Vectorise the Python work at train.py:40"),
         (replace(PLACE, caller="hook"), {}, "Run the Python work of the hook at train.py:40 in fewer steps"),
         (replace(PLACE, library="pandas/core.py:3 in get"), {}, "Call the library at train.py:40 one step ahead"),

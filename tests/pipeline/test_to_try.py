@@ -9,10 +9,11 @@ from diagnose.reports.text import render
 from tests.analyzers.flow_tables import steps, tables
 
 
-def computing(recording, *operators, command="train.py --lr 1", world_size=1, **flags):
+def computing(recording, *operators, command="train.py --lr 1", world_size=1, ready=0.0, **flags):
     """Two steps of 1000 µs, in which operators run that are given as their names and µs."""
     r = recording(devices=())
-    r.with_info(flags={"bfloat16": True, **flags}, command=command.split(), world_size=world_size)
+    info = {"command": command.split(), "world_size": world_size, "sampler": {"ready_share": ready}}
+    r.with_info(flags={"bfloat16": True, **flags}, **info)
     for step in range(2):
         at = 1000 * step
         r.step(step + 1, at, at + 1000)
@@ -46,6 +47,12 @@ def test_autocast_needs_instructions_and_float32(recording, flags):
     assert computing(recording, (MM, 900), **flags).to_try == ("compile-model",)
 
 
+@pytest.mark.parametrize(("ready", "threads", "there"), [(0.3, 2, True), (0.1, 2, False), (0.3, 1, False)])
+def test_one_thread_is_tried_where_several_wait_for_cores(recording, ready, threads, there):
+    d = computing(recording, (ADD, 900), ready=ready, num_threads=threads)
+    assert ("one-thread" in d.to_try) is there
+
+
 def test_a_compiled_model_is_not_compiled_again(recording):
     d = computing(recording, ("CompiledFunction", 100), ("Torch-Compiled Region: 0/0", 10), (MM, 800))
     assert d.to_try == ("autocast",)
@@ -72,7 +79,8 @@ def test_a_step_function_is_tried_from_python(recording):
 
 def test_every_report_has_them_with_the_command(recording):
     d = computing(recording, (MM, 900))
-    words = "Faster kernels may exist, which a recording cannot show. To try autocast, compile-model and time the step:"
+    words = "Faster kernels or settings may exist, which a recording cannot show. To try autocast, compile-model and "
+    words += "time the step:"
     command = "diagnose prove --apply autocast,compile-model train.py --lr 1"
     assert words in " ".join(render(d).split())
     assert f"$ {command}" in render(d)

@@ -14,7 +14,7 @@ from diagnose.reports.text import render
 from tests.reports.test_html import Page
 
 MS = 1_000_000
-SLOWER = "measured 28.2 ms → 33.3 ms, 0.87 × (0.74 to 1.03), no certain difference, probably slower, losses identical"
+SLOWER = "measured 28.2 ms → 33.3 ms, 0.87 × (0.74 to 1.03), probably slower, not certain, losses identical"
 
 
 def trial(name, speed_up, interval, steps_ms=(28.2, 33.3)):
@@ -62,7 +62,7 @@ def test_the_fix_of_a_finding_is_then_the_next_change(slower):
 def test_a_change_that_was_measured_names_no_prediction_in_its_finding(forms):
     d = tried(forms["gaps"], trial("host-sync-fix", 1.0, (0.95, 1.05), (28.2, 28.2)))
     block = finding(render(d), "host-sync")
-    assert "measured alone 28.2 ms → 28.2 ms, 1.00 × (0.95 to 1.05), no certain difference, losses" in block
+    assert "measured alone 28.2 ms → 28.2 ms, 1.00 × (0.95 to 1.05), not certain, losses" in block
     assert "saves" not in block
 
 
@@ -105,12 +105,12 @@ def test_a_change_measured_alone_is_not_compared_with_its_saving_after_others(fo
 @pytest.mark.parametrize(
     ("speed_up", "interval", "said"),
     [
-        (0.87, (0.74, 1.03), "no certain difference, probably slower"),
-        (1.14, (0.97, 1.34), "no certain difference, probably faster"),
-        (0.99, (0.90, 1.10), "no certain difference"),
+        (0.87, (0.74, 1.03), "probably slower, not certain"),
+        (1.14, (0.97, 1.34), "probably faster, not certain"),
+        (0.99, (0.90, 1.10), "not certain"),
         (1.0, (1.0, 1.0), "no difference"),
         (1.01, (0.99, 1.034), "no difference"),
-        (1.02, (0.99, 1.05), "no certain difference, probably faster"),
+        (1.02, (0.99, 1.05), "probably faster, not certain"),
         (1.02, (1.01, 1.03), ""),
         (1.2, (1.1, 1.3), ""),
         (0.8, (0.7, 0.9), ""),
@@ -123,10 +123,10 @@ def test_a_trial_states_when_no_difference_is_certain_and_where_the_middle_lies(
     assert words(line) == words(expected + (f" {said}" if said else ""))
     proof = Page(page(d).partition('id="proof"')[2].partition("</section>")[0]).text
     assert said in proof
-    assert ("no certain difference" in proof) is bool(said)  # the legend has it for all of them
+    assert ("not certain" in proof) is bool(said)  # the legend has it for all of them
 
 
 def test_a_narrow_interval_shows_no_difference_unless_nothing_is_certain():
     one = replace(trial("sham", 1.01, (1.0, 1.02)), doubt="noise not known")
-    assert certainty_words(one) == "no certain difference"
+    assert certainty_words(one) == "not certain"
     assert certainty_words(replace(one, doubt="")) == "no difference"

@@ -40,7 +40,7 @@ def test_its_page_begins_as_the_report_does(name):
 
 @every_change
 def test_prove_runs_what_its_page_says_it_makes(name):
-    diagnosis = SimpleNamespace(prescriptions=(prescribed(name),), step_ns=20.0 * MS, queue=object())
+    diagnosis = SimpleNamespace(to_try=(), prescriptions=(prescribed(name),), step_ns=20.0 * MS, queue=object())
     diffs = [name] if CHANGES[name].edits_expressions else []
     is_run = bool(candidates(diagnosis, (), edits=True, diffs=diffs))
     assert is_run == (trial_method(name) != "by hand")

@@ -302,6 +302,7 @@ def test_what_is_kept_for_gains_together_is_spent_where_there_are_none(prove_it,
     is_short = [t.id for t in result.trials if t.failure == CUT_OFF or t.doubt == "noise not known"]
     is_short += [note for note in result.notes if "--budget" in note]
     assert not is_short or script.machine.now > 0.85 * budget_s
+    assert not any("--budget" in text for text in script.said if script.machine.now < 0.85 * budget_s)
 
 
 def test_a_change_that_finds_nothing_has_no_factor_in_a_short_budget_either(prove_it):

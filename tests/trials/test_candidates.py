@@ -10,7 +10,7 @@ from diagnose.trials.candidates import NOT_COMPILED, announced, candidates, not_
 
 def diagnosed(saves, step=10.0):
     schedule = Prescription("gc-pause", "schedule-gc", "Collect less", "", "", saves, step - sum(saves) / 2, "same")
-    return SimpleNamespace(prescriptions=(schedule,), step_ns=step, queue=None)
+    return SimpleNamespace(to_try=(), prescriptions=(schedule,), step_ns=step, queue=None)
 
 
 @pytest.mark.parametrize(("saves", "then"), [((5.0, 7.0), 0.4), ((10.0, 14.0), 0.0)])
@@ -40,7 +40,9 @@ def test_trials_go_by_predicted_saving_and_what_is_not_predicted_comes_last(turn
         prescribed("save-in-background", (1e6, 4e6), mean_step_ns=10e6),  # 0.75
         prescribed("keep-workers", (0.0, 9e6), predicted=False),
     ]
-    diagnosis = SimpleNamespace(prescriptions=tuple(reversed(listed) if turned else listed), step_ns=10e6, queue=None)
+    diagnosis = SimpleNamespace(
+        to_try=(), prescriptions=tuple(reversed(listed) if turned else listed), step_ns=10e6, queue=None
+    )
     expected = ["fused-optimizer", "save-in-background", "schedule-gc", "keep-workers"]
     assert [c.id for c in candidates(diagnosis, (), edits=True)] == expected
     assert [c.id for c in candidates(diagnosis, ("sham", *sorted(expected)))] == [*expected[:3], "sham", "keep-workers"]
@@ -50,7 +52,7 @@ def test_what_only_the_author_can_write_is_not_run():
     workers = Prescription(
         "data-stall", "load-in-workers", "Load", "", "", (0.0, 5e6), 8e6, "same", arguments={"by_hand": "it is theirs"}
     )
-    diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, queue=None)
+    diagnosis = SimpleNamespace(to_try=(), prescriptions=(workers,), step_ns=10e6, queue=None)
     (candidate,) = candidates(diagnosis, ())
     assert candidate.skip_reason == "It is yours to make: it is theirs."
 
@@ -62,7 +64,7 @@ def test_a_card_that_no_trial_can_make_is_named_first_and_what_is_smaller_as_suc
         prescribed("vectorise-loop", (1e6, 1e6)),
         prescribed("schedule-gc", (2e6, 3e6)),
     )
-    diagnosis = SimpleNamespace(prescriptions=listed, step_ns=10e6, queue=None)
+    diagnosis = SimpleNamespace(to_try=(), prescriptions=listed, step_ns=10e6, queue=None)
     chosen = candidates(diagnosis, (), edits=True, cards=("group-lengths", "schedule-gc"))
     assert list(announced(chosen)) == [
         "not trying change 1: group-lengths. It is yours to make.",
@@ -82,10 +84,16 @@ def test_the_author_s_own_edit_is_a_candidate():
 
 def test_that_nothing_compiles_is_said_unless_other_changes_were_asked_for():
     def listed(*names):
-        return SimpleNamespace(prescriptions=tuple(prescribed(name, (1e6, 2e6)) for name in names))
+        return SimpleNamespace(to_try=(), prescriptions=tuple(prescribed(name, (1e6, 2e6)) for name in names))
 
     assert not_run(listed("fused-optimizer")) == (NOT_COMPILED,)
     assert not_run(listed("fused-optimizer"), ("fused-optimizer",)) == ()
     assert not_run(listed("fused-optimizer", "compile-model")) == ()
     (why, _) = not_run(listed("cheaper-sample"))
     assert why == "cheaper-sample was not run: no trial can apply it."
+
+
+def test_a_setting_that_only_a_trial_judges_is_tried_and_named_as_it_is_set():
+    d = SimpleNamespace(to_try=("autocast", "one-thread"), prescriptions=(), step_ns=10e6, queue=None)
+    assert [(c.id, c.title) for c in candidates(d, ())] == [("one-thread", "Set OMP_NUM_THREADS=1")]
+    assert [c.id for c in candidates(d, ("sham",))] == ["sham"]

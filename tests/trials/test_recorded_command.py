@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+import click
 import pytest
 
 from diagnose.cli.prove import ProveRequest, prove_and_answer
@@ -89,6 +90,17 @@ def test_asked_on_a_terminal_no_is_the_default(capture, monkeypatch, capsys):
     with pytest.raises(UsageError, match="nothing was run"):
         prove_and_answer(ProveRequest(script=str(capture()), yes=True))
     assert asked == [("Run python train.py --lr 1?", False)]
+
+
+def test_an_input_that_ends_at_the_question_is_a_sentence_with_a_remedy(capture, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def ended(*_args, **_options):
+        raise click.Abort
+
+    monkeypatch.setattr("click.confirm", ended)
+    with pytest.raises(UsageError, match=r"nothing was run.* pass --yes --trust-command to run"):
+        prove_and_answer(ProveRequest(script=str(capture())))
 
 
 def test_trusted_beside_yes_it_runs(capture, monkeypatch):

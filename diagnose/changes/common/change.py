@@ -234,6 +234,7 @@ class HostWork(NamedTuple):
     convolutions: float
     has_bfloat16: bool  # whether the CPU has instructions for products in it
     is_compiled: bool
+    waits_for_cores: bool  # operators run on several threads, and training waits for a core
 
     @property
     def is_of_products(self) -> bool:

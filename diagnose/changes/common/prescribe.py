@@ -23,6 +23,7 @@ from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, Se
 from diagnose.changes.common.memory import batch_that_fits, freed_by, num_ranks
 from diagnose.model.diagnosis import Finding, Prescription, Where, middle_ns
 from diagnose.model.locations import at_line, own_place
+from diagnose.model.own_source import by_place
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.replay.transforms import transfer_share
 from diagnose.tables import Tables
@@ -169,8 +170,8 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         rule=finding.rule,
         id=change.id,
         title=(proposal.title or change.title) + _freed(finding, proposal, program.batch_size),
-        before="\n".join(edit.shown_before for edit in edits) or proposal.before,
-        after=("\n".join(edit.shown_after for edit in edits) or proposal.after) + proposal.beside,
+        before=by_place((edit.call.begin[0], edit.shown_before) for edit in edits) or proposal.before,
+        after=(by_place((edit.call.begin[0], edit.shown_after) for edit in edits) or proposal.after) + proposal.beside,
         saves_ns=(least_ns, most_ns),
         predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if proposal.most > 0 else None,
         safety=_safety(numerics, program),
