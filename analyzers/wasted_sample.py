@@ -27,9 +27,8 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.analyzers.common.batch_order import batch_order
-from diagnose.analyzers.common.host_calls import GoneThrough, gone_through
-from diagnose.analyzers.common.idioms import idiom_at, known_idiom
-from diagnose.analyzers.common.idioms.observed import MIN_SPARED
+from diagnose.analyzers.common.idioms import idiom_at, known_idiom, statement_at
+from diagnose.analyzers.common.idioms.host_calls import GoneThrough, gone_through
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.loading import loading_facts, restart_share
 from diagnose.analyzers.common.locate import source_line
@@ -190,13 +189,16 @@ def _wastes(t: Tables) -> list[_Waste]:
                 saved[row] = ns
                 taken.add(row)
 
-    calls = {(call.file, call.line, call.text[:MAX_TEXT]): gone_through(call) for call in loaded.calls}
+    calls = {
+        (call.file, call.line, call.text[:MAX_TEXT]): gone_through(call, 0, statement_at(t, call.file, call.line))
+        for call in loaded.calls
+    }
     for row in sorted(range(len(rows)), key=lambda row: (-rows[row].own_ns, row)):
         one, call = rows[row], calls.get((rows[row].file, rows[row].line, rows[row].text))
-        share = MIN_SPARED * one.own_ns / total_ns
+        share = call.least * one.own_ns / total_ns if call is not None else 0.0
         if call is not None and share >= MIN_SHARE:
             found.append(_Waste(share, call.text, (one,), "call", call=call))
-            saved[row] = MIN_SPARED * one.own_ns
+            saved[row] = call.least * one.own_ns
             taken.add(row)
     take("constant", lambda one: one.is_constant and not one.is_written)
     free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}

@@ -424,6 +424,11 @@ class OperandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     same_in_step: bool = False  # the same of looks in one step
     changed: Share | None = None  # the largest share of its parts that differ between two looks; None: not known
     grows: bool = False  # it has more elements from look to look
+    shape: tuple[Count, ...] = ()  # of an array, a tensor or a table
+    dtype: str = ""  # of an array or a tensor
+    number: int | None = None  # of an integer
+    items: Count = 0  # numbers in a list, or in a list of lists
+    order: str = ""  # of a table: "unsorted" if rows of one key are apart, "unsorted levels" of keys that come once
 
 
 class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -36,13 +36,13 @@ IDIOM = {
             EditedStatement(0, "", "import heapq"),
             EditedStatement(31, "picked = sorted(scores)[:3]", "picked = heapq.nsmallest(3, scores)"),
         ),
-        "condition": "", "is_identical": True,
+        "condition": "", "promise": "identical",
         "needs": "3 well below the number of items", "least": 0.5, "sure_from_ns": 0, "file": "data.py", "line": 31,
         "share": 0.8, "share_around": 0.9, "samples": 40,
     }
 }  # fmt: skip
 REDRAWN = {
-    "idiom": {**IDIOM["idiom"], "edits": (), "condition": "other draws", "is_identical": False, "sure_from_ns": 10_000}
+    "idiom": {**IDIOM["idiom"], "edits": (), "condition": "other draws", "promise": "other", "sure_from_ns": 10_000}
 }
 SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at": " at train.py:3"}
 MADE = {**LOADS_ONCE, **SLOW}

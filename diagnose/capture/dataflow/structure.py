@@ -97,8 +97,11 @@ def spread(num: int, most: int) -> Positions:
     return found if len(found) == most else np.linspace(0, num - 1, most).astype(np.int64)
 
 
-Kind: TypeAlias = Literal["", "one-hot", "triangular", "diagonal", "constant"]
+Kind: TypeAlias = Literal["", "one-hot", "triangular", "diagonal", "constant", "outer"]
 
+MIN_FILTER, MAX_FILTER = 8, 64  # side of a filter; of a larger one not all is read
+MAX_ROUNDED = 1e-5  # of the largest element: products in single precision are off by less
+_DECODED = {4: np.float32, 8: np.float64}
 MAX_PADDED = 1 << 22  # integers of a batch of which the padded ones are counted: 2 ms
 MAX_COMPARED_BYTES = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
 _LINE = 64  # elements side by side where some of a large tensor are compared
@@ -126,6 +129,8 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     num_equal = _num_repeated(sample)
     may_be_padded = code.is_index and with_kind and len(shape) == 2
     # A fifth of the numbers of the smallest triangle equal the next one.
+    if with_kind and code.normal and _is_filter(shape) and _are_outer(bits, shape):
+        return Structure("constant" if num_equal >= sample.size - 1 else "outer", zero_rows=0.0)
     if num_equal < sample.size / 8 and not may_be_padded:
         return _PLAIN
     if num_equal >= sample.size - 1 > 0 and _is_constant(bits):
@@ -158,6 +163,24 @@ def _is_constant(bits: Bits) -> bool:
         num = bits.size // _LINE
         bits = bits[: num * _LINE].reshape(num, _LINE)[spread(num, _num_compared(_LINE * bits.itemsize))]
     return bool((bits == bits.item(0)).all())
+
+
+def _is_filter(shape: tuple[int, ...]) -> bool:
+    """Return whether a content may be the square filter of each channel."""
+    return len(shape) == 4 and shape[1] == 1 and MIN_FILTER <= shape[2] == shape[3] <= MAX_FILTER
+
+
+def _are_outer(bits: Bits, shape: tuple[int, ...]) -> bool:
+    """Return whether each filter is the outer product of its column and its row through the largest element."""
+    filters = bits.view(_DECODED.get(bits.itemsize, bits.dtype)).reshape(-1, *shape[2:])
+    if filters.dtype.kind != "f" or not np.isfinite(filters).all():
+        return False
+    for each in filters:
+        row, column = np.unravel_index(np.abs(each).argmax(), each.shape)
+        most = each[row, column]
+        if not most or (np.abs(np.outer(each[:, column], each[row]) / most - each) > abs(most) * MAX_ROUNDED).any():
+            return False
+    return True
 
 
 def _num_compared(row_bytes: int) -> int:
