@@ -483,6 +483,17 @@ class UnreadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     steps: Count = 0
 
 
+class ListedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Lists of numbers in the samples, of which torch's own collate makes a tensor for each place of the list."""
+
+    file: str
+    line: Count  # that hands them on
+    function: str = ""
+    text: str = ""  # the key of the longest, or its place in the sample
+    numbers: Count = 0  # in the lists of a sample
+    share: Share = 0.0  # of loading a batch that arrays in their place save
+
+
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Some batches of the training loader's, loaded again in a process of their own after the windows."""
 
@@ -492,4 +503,5 @@ class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     narrow: bool = False  # what is handed to the step holds no 64-bit floats
     expressions: tuple[ExpressionRecord, ...] = ()
     calls: tuple[HostCallRecord, ...] = ()  # of host code by the samples, of those expressions that take most
+    listed: ListedRecord | None = None
     left_out: str = ""  # why nothing was loaded
