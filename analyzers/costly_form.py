@@ -18,15 +18,19 @@ How sure
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.forms import FormKind
+from diagnose.model.dataflow import Frame
 from diagnose.model.numerics import Numerics, redrawn
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.forms import FormKind
 
 META = RuleMeta(
     id="costly-form",
@@ -49,6 +53,7 @@ class Form(NamedTuple):
     after: str
     numerics: Numerics
     needs: str = ""
+    calls: tuple[str, ...] = ()  # of which the line has to call one: while a step is recorded, others compute as much
 
 
 _ORDER = rounding("operations are done in another order; compare the first losses")
@@ -60,6 +65,7 @@ FORMS: tuple[Form, ...] = (
         change="Compute the singular values alone{there}",
         after="s = torch.linalg.svdvals(x)   # in place of torch.linalg.svd(x)",
         numerics=_ORDER,
+        calls=("svd",),
     ),
     Form(
         kind="full factors",
@@ -76,6 +82,7 @@ FORMS: tuple[Form, ...] = (
         change="Compute the eigenvalues alone{there}",
         after="values = torch.linalg.eigvalsh(x)   # of a matrix that is not symmetric: torch.linalg.eigvals(x)",
         numerics=_ORDER,
+        calls=("eigh", "eig"),
     ),
     Form(
         kind="same matrix",
@@ -132,14 +139,6 @@ total = 2 * (x.sort(-1).values * weight).sum(-1)""",
 optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=2 * factor)""",
         numerics=rounding("SGD and Adam get the same gradient; the loss that is printed lacks the squares"),
         needs="SGD or Adam with its own weight_decay, for the parameters that are squared",
-    ),
-    Form(
-        kind="few of sorted",
-        title="A sort orders all elements, and few are read",
-        text="sorts {0:,} elements, and {1:,} are read.",
-        change="Select with topk or kthvalue instead of sorting{there}",
-        after="values, places = x.topk(k)   # the smallest: largest=False; one of the order: x.kthvalue(k)",
-        numerics=identical("if no values are equal"),
     ),
     Form(
         kind="ranks",
@@ -215,12 +214,20 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
     others = (*(one.work for one in found.constant_work), *(one.work for one in found.computed_again))
     needless = {i for work in (*others, *(one.work for one in found.dead_work)) for i in work.operators}
     for one in found.costly_forms:
-        if not needless.isdisjoint(one.work.operators):
-            continue
         form = _OF_KIND[one.kind]
+        if not needless.isdisjoint(one.work.operators) or not _is_called(flow, one.work.line, form.calls):
+            continue
         text = f"{at(one.work.line)} {form.text.format(*one.sizes)}"
         facts = {"kind": one.kind}
         yield Avoidable(form.title, text[0].upper() + text[1:], one.work, one.work.lines, facts, one.avoidable)
+
+
+def _is_called(flow: Flow, line: Frame | None, names: tuple[str, ...]) -> bool:
+    """Return whether a line is known to call one of these functions; with none of them it need not be known."""
+    statement = flow.source.statement(line) if line is not None else None
+    nodes = ast.walk(statement) if statement is not None else ()
+    called = {ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)}
+    return not names or not called.isdisjoint(names)
 
 
 _RULE = AvoidableRule(META, detect, frees_host=False)

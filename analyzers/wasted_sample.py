@@ -205,10 +205,10 @@ def _wastes(t: Tables) -> list[_Waste]:
     }
     for row in sorted(range(len(rows)), key=lambda row: (-rows[row].own_ns, row)):
         one, call = rows[row], calls.get((rows[row].file, rows[row].line, rows[row].text))
-        share = call.least * one.own_ns / total_ns if call is not None else 0.0
-        if call is not None and share >= MIN_SHARE:
-            found.append(_Waste(share, call.text, (one,), "call", call=call))
-            saved[row] = call.least * one.own_ns
+        spared_ns = call.least * (one.ns if call.calls_back else one.own_ns) if call is not None else 0.0
+        if call is not None and spared_ns >= MIN_SHARE * total_ns and taken.isdisjoint(one.inside):
+            found.append(_Waste(spared_ns / total_ns, call.text, (one,), "call", call=call))
+            saved[row] = spared_ns
             taken.add(row)
     found += [waste for waste in _listed(loaded) if waste.share >= MIN_SHARE]
     take("constant", lambda one: one.is_constant and not one.is_written)
@@ -231,8 +231,8 @@ def _wastes(t: Tables) -> list[_Waste]:
 def _listed(loaded: LoadedRecord) -> Iterator[_Waste]:
     one = loaded.listed
     if one is not None:
-        text = f"Line {one.line} of {one.file.rpartition('/')[2]} hands on lists of {one.numbers:,} numbers, as {one.text}."
-        text += f" The loader makes a tensor for each place of a list, which takes {percent(one.share, 0)} of loading."
+        text = f"Line {one.line} of {one.file.rpartition('/')[2]} hands on lists of {one.numbers:,} numbers, as "
+        text += f"{one.text}. The loader makes a tensor for each place of a list: {percent(one.share, 0)} of loading."
         where = ExpressionRecord(file=one.file, line=one.line, function=one.function, text=one.text)
         yield _Waste(one.share, text, (where,), "lists")
 

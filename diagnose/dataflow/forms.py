@@ -14,25 +14,18 @@ from math import log2
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_product, plain_name
+from diagnose.dataflow.structured import MIN_SIDE
 from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.factorisations import solve_operations, svd_operations
+from diagnose.model.limits import FEW, MAJORITY
 from diagnose.model.shapes import num_elements
-from diagnose.perf_model.factorisations import solve_operations, svd_operations
 
 __all__ = ["CostlyForm", "FormKind", "costly_forms"]
 
 FormKind: TypeAlias = Literal[
     "values", "full factors", "eigenvalues", "same matrix", "triangular", "inverse", "separable", "pairs", "decay",
-    "few of sorted", "ranks", "few shuffled", "rows", "diagonal", "count", "long filter",
+    "ranks", "few shuffled", "rows", "diagonal", "count", "long filter",
 ]  # fmt: skip
-
-MIN_SIZE = 1024  # elements that are sorted, shuffled or compared: of fewer the call itself takes as long
-MIN_SIDE = 16  # of matrices
-FEW = 8  # times as many elements as are read
-MIN_SPARED = 0.5  # of the operators' time: what less would spare may be lost elsewhere
-# Of the operators' time, as measured: a selection of 1 in 100 took 0.01 to 0.35 of a sort, eigenvalues 0.6 of both
-# factors, a scatter 0.1 of a sort of places, integers 0.02 of rows.
-_SELECTED, _NO_VECTORS, _SCATTERED, _PACKED = 0.5, 0.4, 0.8, 0.8
-_SUMS = frozenset({"sum", "mean"})
 
 
 class CostlyForm(NamedTuple):
@@ -89,9 +82,13 @@ def _with_backward(graph: Graph, *operators: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(j for i in operators for j in (i, *graph.backward[i])))
 
 
+def _makes_vectors(one: Operator) -> bool:
+    return len(one.writes) > 1 and num_elements(one.writes[-1].shape) > 0
+
+
 def _svd(graph: Graph, i: int, one: Operator) -> _Found | None:
     shape = one.reads[0].shape[-2:]
-    if len(shape) < 2 or len(one.writes) != 3:
+    if len(shape) < 2 or not _makes_vectors(one):
         return None
     (long, short), left, right = (max(shape), min(shape)), one.writes[0], one.writes[2]
     is_full = "full_matrices=True" in one.attributes and long > short
@@ -101,18 +98,12 @@ def _svd(graph: Graph, i: int, one: Operator) -> _Found | None:
     uses = _uses(graph, left if shape[0] == long else right)
     is_cut = uses is not None and all(min(use.shape[-2:]) <= short for use in uses)
     spared = 1 - svd_operations(long, short, "thin") / now
-    return _Found("full factors", (i,), spared, shape) if is_full and is_cut and spared >= MIN_SPARED else None
+    return _Found("full factors", (i,), spared, shape) if is_full and is_cut and spared >= MAJORITY else None
 
 
 def _eigen(graph: Graph, i: int, one: Operator) -> _Found | None:
-    is_unread = len(one.writes) == 2 and _is_unread(graph, one.writes[1])
-    is_large = one.reads[0].shape[-1] >= MIN_SIDE
-    computes = "compute_v=False" not in one.attributes
-    return (
-        _Found("eigenvalues", (i,), _NO_VECTORS, one.reads[0].shape[-2:])
-        if is_unread and is_large and computes
-        else None
-    )
+    is_form = _makes_vectors(one) and one.reads[0].shape[-1] >= MIN_SIDE and _is_unread(graph, one.writes[1])
+    return _Found("eigenvalues", (i,), 0.4, one.reads[0].shape[-2:]) if is_form else None  # as measured
 
 
 def _qr(graph: Graph, i: int, one: Operator) -> _Found | None:
@@ -120,7 +111,7 @@ def _qr(graph: Graph, i: int, one: Operator) -> _Found | None:
     uses = _uses(graph, one.writes[0])
     is_cut = uses is not None and all(use.shape[-1] <= short for use in uses)
     spared = 1 - short / long
-    is_full = "complete" in one.attributes and spared >= MIN_SPARED
+    is_full = "complete" in one.attributes and spared >= MAJORITY
     return _Found("full factors", (i,), spared, (long, short)) if is_full and is_cut else None
 
 
@@ -143,7 +134,7 @@ def _separable(graph: Graph, i: int, one: Operator) -> _Found | None:
     height, width = one.reads[1].shape[2:]
     spared = 1 - 2 * (height + width) / (height * width)  # a thin filter does half as much per second
     is_fixed = kernel.role not in ("parameter", "input") and kernel.kind in ("outer", "constant")
-    if not is_fixed or spared < MIN_SPARED or "transposed=True" in one.attributes:
+    if not is_fixed or spared < MAJORITY or "transposed=True" in one.attributes:
         return _long_filter(graph, i, one)
     return _Found("separable", _with_backward(graph, i), spared, (height, width))
 
@@ -158,7 +149,7 @@ def _long_filter(graph: Graph, i: int, one: Operator) -> _Found | None:
     )
     # Three real transforms of 2.5 operations per element and doubling, at half of the speed of multiplying and adding.
     spared = 1 - 15 * log2(length + taps) / (2 * taps) if is_single and is_dense and taps > 1 else 0.0
-    return _Found("long filter", _with_backward(graph, i), spared, (taps, length)) if spared >= MIN_SPARED else None
+    return _Found("long filter", _with_backward(graph, i), spared, (taps, length)) if spared >= MAJORITY else None
 
 
 def _pairs(graph: Graph, i: int, one: Operator) -> _Found | None:
@@ -172,7 +163,7 @@ def _pairs(graph: Graph, i: int, one: Operator) -> _Found | None:
     if not is_paired or graph.lives_on[made.value]:
         return None
     rows, use = [i], made
-    for wanted in ({"abs"}, _SUMS):
+    for wanted in ({"abs"}, {"sum", "mean"}):
         readers = [j for j in graph.readers[use.value] if graph.operators[j].phase != "backward"]
         if len(readers) != 1 or base_name(graph.operators[readers[0]]) not in wanted:
             return None
@@ -185,33 +176,26 @@ def _pairs(graph: Graph, i: int, one: Operator) -> _Found | None:
 
 
 def _sort(graph: Graph, i: int, one: Operator) -> _Found | None:
-    size = one.writes[0].shape[-1] if one.writes[0].shape else 0
-    places = one.reads[0].value
-    makes_places = graph.producer(places)
-    is_of_order = makes_places is not None and base_name(makes_places) == "sort" and len(makes_places.writes) > 1
-    if is_of_order and makes_places is not None and makes_places.writes[1].value == places and size >= MIN_SIZE:
-        return _Found("ranks", (i,), _SCATTERED, (size,))
-    uses = [each for use in one.writes for each in _uses(graph, use) or ([] if _is_unread(graph, use) else [use])]
-    all_of = num_elements(one.writes[0].shape)
-    is_few = bool(uses) and all(FEW * num_elements(use.shape) <= all_of for use in uses)
-    is_run = all(1 in (use.shape or (1,))[-1:] or use.stride[-1] == 1 for use in uses)
-    places_read = {(use.offset, use.shape) for use in uses}
-    if size < MIN_SIZE or not is_few or not is_run or len(places_read) > 2:
+    """Find a sort of the places that a sort has given; a scatter took a tenth of it."""
+    before = graph.producer(one.reads[0].value)
+    is_of_order = before is not None and base_name(before) == "sort" and len(before.writes) > 1
+    if before is None or not is_of_order or before.writes[1].value != one.reads[0].value:
         return None
-    return _Found("few of sorted", (i,), _SELECTED, (size, max(num_elements(use.shape) for use in uses)))
+    return _Found("ranks", (i,), 0.8, (num_elements(one.writes[0].shape),))
 
 
 def _shuffle(graph: Graph, i: int, one: Operator) -> _Found | None:
     size, uses = num_elements(one.writes[0].shape), _uses(graph, one.writes[0])
     most = max((num_elements(use.shape) for use in uses or ()), default=0)
-    is_few = most > 0 and FEW * most <= size and size >= MIN_SIZE and len({use.offset for use in uses or ()}) == 1
+    is_few = most > 0 and most <= FEW * size and len({use.offset for use in uses or ()}) == 1
     return _Found("few shuffled", (i,), 1 - most / size, (size, most)) if is_few else None
 
 
 def _rows(_: Graph, i: int, one: Operator) -> _Found | None:
+    """Find rows of integers that are compared; as one integer each, they took a fiftieth."""
     data = one.reads[0]
     is_integer = data.dtype.startswith(("int", "uint")) and len(data.shape) == 2 and "dim=0" in one.attributes
-    return _Found("rows", (i,), _PACKED, data.shape) if is_integer and 1 < data.shape[1] <= FEW else None
+    return _Found("rows", (i,), 0.8, data.shape) if is_integer and data.shape[1] > 1 else None
 
 
 def _diagonal(graph: Graph, i: int, one: Operator) -> _Found | None:
@@ -234,7 +218,7 @@ def _count(graph: Graph, i: int, one: Operator) -> _Found | None:
     """Find one-hot rows that are only added up."""
     use = one.reads[0]
     is_of_rows = len(use.shape) == 2 and one.writes[0].shape[-1:] == use.shape[-1:] and len(one.writes[0].shape) < 2
-    if not is_of_rows or graph.values[use.value].kind != "one-hot" or num_elements(use.shape) < MIN_SIZE:
+    if not is_of_rows or graph.values[use.value].kind != "one-hot":
         return None
     rows, value = [i], use.value
     while (made_by := graph.values[value].producer) >= 0 and graph.operators[made_by].step == one.step:

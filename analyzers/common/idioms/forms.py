@@ -14,9 +14,10 @@ from math import log2
 from typing import NamedTuple, TypeAlias
 
 from diagnose.analyzers.common.idioms.source import Idiom, Promise, Source, last_name, same
+from diagnose.model.factorisations import svd_operations
+from diagnose.model.limits import FEW
 from diagnose.model.own_source import EditedStatement
 from diagnose.model.records import HostCallRecord, OperandRecord
-from diagnose.perf_model.factorisations import svd_operations
 from diagnose.perf_model.transforms import CONVOLVED, Transform, fast_length
 
 __all__ = ["MIN_ELEMENTS", "CostlyForm", "costly_form"]
@@ -24,7 +25,6 @@ __all__ = ["MIN_ELEMENTS", "CostlyForm", "costly_form"]
 Facts: TypeAlias = Mapping[str, object]
 
 MIN_ELEMENTS = 256  # fewer are gone through in about the time that a call takes
-FEW = 8  # times as many elements as are used
 _ARRAYS = frozenset({"numpy.ndarray", "torch.Tensor", "pandas.Series"})
 _FUNCTIONS = frozenset({"builtins.function", "builtins.method"})
 
@@ -71,7 +71,10 @@ class Given(NamedTuple):
         return ast.unparse(node) if node is not None else ""
 
     def around(self) -> Iterator[ast.AST]:
-        """Yield what the result goes into: expressions of the statement, and of others the name that it gets."""
+        """Yield what the result goes into: expressions of the statement, and of others the name that it gets.
+
+        Asking for its length or shape is no use.
+        """
         if self.source is None:
             return
         whole = self.source.statement
@@ -81,12 +84,19 @@ class Given(NamedTuple):
         for outer in ast.walk(within):
             for inner in ast.iter_child_nodes(outer):
                 is_use = isinstance(inner, ast.Name) and inner.id in names and isinstance(inner.ctx, ast.Load)
-                if (is_use if is_named else same(inner, self.node)) and isinstance(outer, ast.expr | ast.stmt):
+                is_asked = _is_shape(outer) or not isinstance(outer, ast.expr | ast.stmt)
+                if (is_use if is_named else same(inner, self.node)) and not is_asked:
                     yield outer
 
     def _seen(self, node: ast.AST | None) -> OperandRecord | None:
         text = self.text(node)
         return next((each for each in self.call.operands if each.text == text), None)
+
+
+def _is_shape(node: ast.AST) -> bool:
+    """Return whether an expression asks for a length or a shape."""
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    return name == "len" or (isinstance(node, ast.Attribute) and node.attr in ("shape", "size", "ndim", "dtype"))
 
 
 class Form(NamedTuple):
@@ -100,6 +110,7 @@ class Form(NamedTuple):
     needs: str = ""
     promise: Promise = "identical"
     least: float = 0.7  # of the call's time, unless the facts have another share
+    calls_back: bool = False  # it calls a function of the script's, whose time goes along
     rewritten: str = ""  # what takes the place of the call, or of the fact "replaced"
 
 
@@ -108,6 +119,7 @@ class CostlyForm(NamedTuple):
 
     cause: str
     idiom: Idiom
+    calls_back: bool
 
 
 def costly_form(call: HostCallRecord, node: ast.expr, source: Source | None) -> CostlyForm | None:
@@ -127,7 +139,7 @@ def costly_form(call: HostCallRecord, node: ast.expr, source: Source | None) -> 
             assert isinstance(least, float)
             needs, condition = form.needs.format(**known), form.condition.format(**known)
             idiom = Idiom(form.title.format(**known), edits, condition, needs, promise=form.promise, least=least)
-            return CostlyForm(form.cause.format(**known), idiom)
+            return CostlyForm(form.cause.format(**known), idiom, form.calls_back)
     return None
 
 
@@ -147,7 +159,7 @@ def _few_drawn(given: Given) -> Facts | None:
     of, num = given.operand(0, "a"), given.number(1, "size")
     all_of = (of.size or of.number) if of is not None else given.number(0, "a")
     is_plain = given.is_given(2, "replace", False) and given.argument(3, "p") is None
-    return {"all": f"{all_of:,}", "num": f"{num:,}"} if is_plain and num and (all_of or 0) >= FEW * num else None
+    return {"all": f"{all_of:,}", "num": f"{num:,}"} if is_plain and num and num <= FEW * (all_of or 0) else None
 
 
 def _few_shuffled(given: Given) -> Facts | None:
@@ -413,6 +425,7 @@ FORMS: tuple[Form, ...] = (
     Form(
         names=("numpy.vectorize",),
         facts=_for_each,
+        calls_back=True,
         cause="{call} calls a function of Python's for each of {size} elements",
         title="Write the function of {call} with operations on whole arrays",
         condition=_ROUNDS,
@@ -421,6 +434,7 @@ FORMS: tuple[Form, ...] = (
     Form(
         names=("numpy.apply_along_axis",),
         facts=_for_each_row,
+        calls_back=True,
         cause="{call} calls a function of Python's for each row",
         title="Pass axis to the functions of NumPy instead of calling them for each row",
         condition=_ROUNDS,
@@ -429,6 +443,7 @@ FORMS: tuple[Form, ...] = (
     Form(
         names=tuple(f"pandas.{name}" for name in ("DataFrame.apply", "Series.apply", "Series.map", "DataFrame.map")),
         facts=_for_each_item,
+        calls_back=True,
         cause="{call} calls a function of Python's for each of {size} rows",
         title="Write the function of {call} with operations on whole columns",
         condition=_ROUNDS,

@@ -77,6 +77,7 @@ class GoneThrough(NamedTuple):
     title: str
     text: str
     idiom: Idiom | None = None  # of a costly form: what spares it
+    calls_back: bool = False  # what the script's functions take within the call is a part of its time
 
     @property
     def least(self) -> float:
@@ -147,7 +148,7 @@ def _in_costly_form(call: HostCallRecord, node: ast.expr, steps: int, source: So
     if found is None:
         return None
     operand = max(call.operands, key=lambda each: each.size, default=OperandRecord(text=_short(node)))
-    return GoneThrough(call, node, "form", operand, found.cause, _runs(call, node, steps), found.idiom)
+    return GoneThrough(call, node, "form", operand, found.cause, _runs(call, node, steps), *found[1:])
 
 
 def _runs(call: HostCallRecord, node: ast.expr, steps: int) -> str:

@@ -99,8 +99,6 @@ def spread(num: int, most: int) -> Positions:
 
 Kind: TypeAlias = Literal["", "one-hot", "triangular", "diagonal", "constant", "outer"]
 
-MIN_FILTER, MAX_FILTER = 8, 64  # side of a filter; of a larger one not all is read
-MAX_ROUNDED = 1e-5  # of the largest element: products in single precision are off by less
 _DECODED = {4: np.float32, 8: np.float64}
 MAX_PADDED = 1 << 22  # integers of a batch of which the padded ones are counted: 2 ms
 MAX_COMPARED_BYTES = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
@@ -167,19 +165,19 @@ def _is_constant(bits: Bits) -> bool:
 
 def _is_filter(shape: tuple[int, ...]) -> bool:
     """Return whether a content may be the square filter of each channel."""
-    return len(shape) == 4 and shape[1] == 1 and MIN_FILTER <= shape[2] == shape[3] <= MAX_FILTER
+    return len(shape) == 4 and shape[1] == 1 and 1 < shape[2] == shape[3] <= MAX_SAMPLE
 
 
 def _are_outer(bits: Bits, shape: tuple[int, ...]) -> bool:
     """Return whether each filter is the outer product of its column and its row through the largest element."""
-    filters = bits.view(_DECODED.get(bits.itemsize, bits.dtype)).reshape(-1, *shape[2:])
-    if filters.dtype.kind != "f" or not np.isfinite(filters).all():
-        return False
-    for each in filters:
+    for each in bits.view(_DECODED.get(bits.itemsize, bits.dtype)).reshape(-1, *shape[2:]):
         row, column = np.unravel_index(np.abs(each).argmax(), each.shape)
         most = each[row, column]
-        if not most or (np.abs(np.outer(each[:, column], each[row]) / most - each) > abs(most) * MAX_ROUNDED).any():
-            return False
+        for some in (slice(-1, None), slice(None)):  # the last row first: of nearly all others it is enough
+            if not np.isfinite(most) or not np.allclose(
+                np.outer(each[some, column], each[row] / most) if most else most, each[some], atol=1e-5 * abs(most)
+            ):
+                return False
     return True
 
 

@@ -16,26 +16,24 @@ from diagnose.model.records import ListedRecord
 
 __all__ = ["listed_numbers"]
 
-MIN_NUMBERS = 64  # in the lists of a sample: boxes and sizes are fewer
-
 
 def listed_numbers(loader: Any, indices: Sequence[Any]) -> ListedRecord | None:
     """Return what arrays in the place of lists save of loading a batch, None if samples hold no such lists."""
-    from torch.utils.data import default_collate
-
-    if loader.collate_fn is not default_collate or callable(getattr(loader.dataset, "__getitems__", None)):
+    collate: Any = loader.collate_fn
+    is_torchs = getattr(collate, "__module__", "") == "torch.utils.data._utils.collate"
+    if not is_torchs or callable(getattr(loader.dataset, "__getitems__", None)):
         return None
     began = time.perf_counter_ns()
     samples = [loader.dataset[index] for index in indices]
     loaded_ns = time.perf_counter_ns() - began
     lists = dict(_lists(samples[0]))
     numbers = sum(map(len, lists.values()))
-    if numbers < MIN_NUMBERS:
+    if not numbers:
         return None
     times = []
-    for made in (lambda each: each, _with_arrays):
+    for batch in (samples, None):
         began = time.perf_counter_ns()
-        default_collate([made(each) for each in samples])
+        collate(batch or [_with_arrays(each) for each in samples])
         times.append(time.perf_counter_ns() - began)
     name = max(lists, key=lambda name: len(lists[name]))
     file, line, function = _place(loader.dataset, name)
