@@ -438,7 +438,8 @@ class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     line: Count
     function: str = ""
     text: str = ""
-    name: str = ""  # of what is called: "numpy.isin", "numpy.NpzFile[]", "builtins.list in"; "" where it is not known
+    # Of what is called: "numpy.isin", "numpy.NpzFile[]", "builtins.list in", of what another expression makes ".max".
+    name: str = ""
     num: Count = 0  # calls
     ns: Count = 0  # of all of them, without their operands' own time
     looks: Count = 0

@@ -47,7 +47,7 @@ got = step()
 FOUND = {
     "got = np.unique(cells, axis=0)": "np.unique() sorts whole rows of integers as records",
     "got = np.random.choice(len(wave), 16, replace=False)": "np.random.choice() shuffles all 4,000 indices to draw 16",
-    "order = rng.permutation(4000)  # slow\n    got = order[:16]": "rng.permutation() shuffles all 4,000 indices, and only the fi",
+    "order = rng.permutation(4000)  # slow\n    got = order[:16]": "rng.permutation() shuffles all 4,000",
     "got = sorted(wave)[0]": "sorted() sorts all elements for one of them",
     "got = np.sort(wave)[-1]": "np.sort() sorts all elements for one of them",
     "got = wave[np.argsort(wave)[0]]": "np.argsort() sorts all elements for one of them",
@@ -69,7 +69,7 @@ FOUND = {
     "got = np.fft.rfft(wave, n=4001)": "np.fft.rfft() transforms 4,001 points, a length with a large prime factor",
     "got = np.convolve(wave, wave)": "np.convolve() multiplies all 4,000 elements by each of 4,000",
     "got = rng.multivariate_normal(middle, covariance)": "rng.multivariate_normal() factorises the same 64 x 64 cova",
-    "kept = wave\n    for _ in range(3):\n        kept = np.delete(kept, 0)  # slow\n    got = kept": "np.delete() copies all",
+    "got = wave\n    for _ in range(3):\n        got = np.delete(got, 0)  # slow": "np.delete() copies all",
 }
 ALIKE = (
     "got = np.unique(cells)",

@@ -205,11 +205,13 @@ def form_of(value: Any) -> Form:
         return Form(number=value)
     if type(value) in (list, tuple):
         return Form(items=_numbers_in(value))
+    if type(value).__module__.partition(".")[0] not in ("numpy", "torch", "pandas"):  # code of the script's
+        return Form()
     try:
         table = _table(value)
         shape, dtype = tuple(map(int, table.shape)), str(getattr(table, "dtype", "")).removeprefix("torch.")
         return Form(shape, dtype, order=_order_of(table.index) if kind_of(table).startswith("pandas.") else "")
-    except Exception:  # no array, or a type of the script, which may answer in any way
+    except Exception:  # no array
         return Form()
 
 
