@@ -1,12 +1,12 @@
 """Operators compute far more than their results need.
 
 What it looks for
-    Results that are not read: singular vectors, square factors, most of a sort or shuffle, all but a diagonal. Work
-    that repeats: a matrix factorised for each solution. Forms with a faster equal: a filter that is an outer product, a
-    long filter, all pairs, one-hot counts, integer rows, weight decay in the loss. Threshold: 3% of the step.
+    Results that are not read: singular vectors, square factors, most of a shuffle, all but a diagonal. A matrix that is
+    factorised for each solution. Forms that have a faster equal: separable and long filters, sums over all pairs,
+    one-hot counts, rows of integers, ranks. Weight decay that is written into the loss. Threshold: 3% of the step.
 
 Why it costs
-    Libraries compute what the call asks for, whatever is read of it. The other form is a fraction of the operations.
+    Libraries compute the whole result, even if little of it is read. The other form takes a fraction of the operations.
 
 What to do
     Write the form that is named. `torch.linalg.svdvals`, `lu_factor` and `lu_solve`, `topk`, `bincount` are examples.
@@ -47,9 +47,9 @@ class Form(NamedTuple):
     """The texts of one form; ``text`` goes on after the place, and is filled in by the sizes that were found."""
 
     kind: FormKind
-    title: str
+    cause: str
     text: str
-    change: str
+    title: str  # of the change
     after: str
     numerics: Numerics
     needs: str = ""
@@ -60,61 +60,61 @@ _ORDER = rounding("operations are done in another order; compare the first losse
 FORMS: tuple[Form, ...] = (
     Form(
         kind="values",
-        title="A factorisation computes singular vectors that are not read",
+        cause="A factorisation computes singular vectors that are not read",
         text="factorises {0:,} x {1:,} matrices, and only singular values are read.",
-        change="Compute the singular values alone{there}",
+        title="Compute only the singular values{there}",
         after="s = torch.linalg.svdvals(x)   # in place of torch.linalg.svd(x)",
         numerics=_ORDER,
         calls=("svd",),
     ),
     Form(
         kind="full factors",
-        title="A factorisation computes a square factor of which few columns are read",
+        cause="A square factor is computed, and few of its columns are read",
         text="factorises {0:,} x {1:,} matrices with a square factor, and only the columns of the short side are read.",
-        change="Ask for the reduced factors{there}",
+        title="Ask for the reduced factors{there}",
         after='u, s, vh = torch.linalg.svd(x, full_matrices=False)\nq, r = torch.linalg.qr(x, mode="reduced")',
         numerics=_ORDER,
     ),
     Form(
         kind="eigenvalues",
-        title="A factorisation computes eigenvectors that are not read",
+        cause="A factorisation computes eigenvectors that are not read",
         text="factorises {0:,} x {1:,} matrices, and only eigenvalues are read.",
-        change="Compute the eigenvalues alone{there}",
+        title="Compute only the eigenvalues{there}",
         after="values = torch.linalg.eigvalsh(x)   # of a matrix that is not symmetric: torch.linalg.eigvals(x)",
         numerics=_ORDER,
         calls=("eigh", "eig"),
     ),
     Form(
         kind="same matrix",
-        title="torch.linalg.solve factorises the same matrix again",
+        cause="torch.linalg.solve factorises the same matrix again",
         text="solves {0:,} equations for {1:,} columns, with a matrix that was factorised before.",
-        change="Factorise the matrix once, and solve with the factors{there}",
-        after="factors = torch.linalg.lu_factor(matrix)   # once, where the matrix is made\n"
+        title="Factorise the matrix once, and solve with the factors{there}",
+        after="factors = torch.linalg.lu_factor(matrix)   # once, when the matrix is made\n"
         "y = torch.linalg.lu_solve(*factors, x)",
         numerics=_ORDER,
         needs="a matrix that stays the same",
     ),
     Form(
         kind="triangular",
-        title="torch.linalg.solve factorises a triangular matrix",
+        cause="torch.linalg.solve factorises a triangular matrix",
         text="solves {0:,} equations for {1:,} columns, with a matrix that is triangular already.",
-        change="Solve with the triangular matrix as it is{there}",
+        title="Solve with the triangular matrix as it is{there}",
         after="y = torch.linalg.solve_triangular(matrix, x, upper=False)",
         numerics=_ORDER,
     ),
     Form(
         kind="inverse",
-        title="An inverse is computed for one product",
+        cause="An inverse is computed for one product",
         text="inverts {0:,} x {0:,} matrices to multiply {1:,} columns.",
-        change="Solve the equations instead of multiplying with an inverse{there}",
+        title="Solve the equations instead of multiplying with an inverse{there}",
         after="y = torch.linalg.solve(matrix, x)   # in place of torch.linalg.inv(matrix) @ x",
         numerics=_ORDER,
     ),
     Form(
         kind="separable",
-        title="A separable filter is applied as a full one",
+        cause="A separable filter is applied as a full one",
         text="filters each channel with a fixed {0} x {1} kernel that is the outer product of two vectors.",
-        change="Filter along one dimension, then along the other{there}",
+        title="Filter along one dimension, then along the other{there}",
         after="""# kernel[c, 0] == torch.outer(column, row)
 y = F.conv2d(x, row.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
 y = F.conv2d(y, column.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)""",
@@ -122,9 +122,9 @@ y = F.conv2d(y, column.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=chan
     ),
     Form(
         kind="pairs",
-        title="All pairs are compared for a sum that an order gives",
+        cause="All pairs are compared for a sum that an order gives",
         text="makes the differences of all pairs of {0:,} numbers and adds up their sizes.",
-        change="Sort the numbers, and weigh each by its rank{there}",
+        title="Sort the numbers, and weigh each by its rank{there}",
         after="""# sum over all i, j of |x_i - x_j|, for numbers along the last dimension
 weight = 2 * torch.arange(1, m + 1, device=x.device) - m - 1
 total = 2 * (x.sort(-1).values * weight).sum(-1)""",
@@ -132,9 +132,9 @@ total = 2 * (x.sort(-1).values * weight).sum(-1)""",
     ),
     Form(
         kind="decay",
-        title="Weight decay is written into the loss",
+        cause="Weight decay is written into the loss",
         text="squares and adds up {0:,} parameters with {1:,} numbers, and the backward pass goes through it.",
-        change="Pass weight_decay to the optimizer instead of adding squares to the loss{there}",
+        title="Pass weight_decay to the optimizer instead of adding squares to the loss{there}",
         after="""# twice the factor of the squares gives the same gradient, in SGD and Adam; AdamW decays otherwise
 optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=2 * factor)""",
         numerics=rounding("SGD and Adam get the same gradient; the loss that is printed lacks the squares"),
@@ -142,52 +142,52 @@ optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight
     ),
     Form(
         kind="ranks",
-        title="Places are sorted to get ranks",
+        cause="Places are sorted to get ranks",
         text="sorts the {0:,} places that a sort has given.",
-        change="Scatter the ranks to their places instead of sorting these{there}",
+        title="Scatter the ranks to their places instead of sorting these{there}",
         after="places = torch.arange(n, device=order.device).expand_as(order)\n"
         "ranks = torch.empty_like(order).scatter_(-1, order, places)",
         numerics=identical(),
     ),
     Form(
         kind="few shuffled",
-        title="All indices are shuffled to draw a few",
+        cause="All indices are shuffled to draw a few",
         text="shuffles {0:,} indices, and {1:,} are read.",
-        change="Draw as many indices as are used{there}",
+        title="Draw as many indices as are used{there}",
         after="""index = torch.from_numpy(rng.choice(n, k, replace=False))   # rng = np.random.default_rng(seed)
 # if an index may come twice: torch.randint(n, (k,), device=device)""",
         numerics=redrawn("other indices are drawn, as likely as these"),
     ),
     Form(
         kind="rows",
-        title="torch.unique sorts whole rows of integers",
+        cause="torch.unique sorts whole rows of integers",
         text="compares {0:,} rows of {1:,} integers.",
-        change="Pack each row into one integer, and call torch.unique on these{there}",
+        title="Pack each row into one integer, and call torch.unique on these{there}",
         after="key = (x[:, 0] * size_1 + x[:, 1]) * size_2 + x[:, 2]   # sizes: one more than the largest number\n"
         "values, inverse = torch.unique(key, return_inverse=True)",
         numerics=identical("if the integers of a row fit into 64 bits"),
     ),
     Form(
         kind="diagonal",
-        title="A product is computed of which only the diagonal is read",
+        cause="A product is computed, and only its diagonal is read",
         text="computes {0:,} x {1:,} elements, and only the diagonal is read.",
-        change="Multiply rows with rows, and add up{there}",
+        title="Multiply rows with rows, and add up{there}",
         after="diagonal = (a * b.mT).sum(-1)   # in place of (a @ b).diagonal(); .sum() of it is the trace",
         numerics=_ORDER,
     ),
     Form(
         kind="count",
-        title="One-hot rows are made to count",
+        cause="One-hot rows are made to count",
         text="adds up {0:,} one-hot rows of {1:,} numbers.",
-        change="Count with torch.bincount{there}",
+        title="Count with torch.bincount{there}",
         after="counts = torch.bincount(index, minlength=num_classes)",
         numerics=identical(),
     ),
     Form(
         kind="long filter",
-        title="A long filter is applied without a Fourier transform",
+        cause="A long filter is applied without a Fourier transform",
         text="multiplies each of {1:,} elements with {0:,} of a filter.",
-        change="Convolve by FFT, padded to a fast length{there}",
+        title="Convolve by FFT, padded to a fast length{there}",
         after="""n = 1 << (x.shape[-1] + filter.shape[-1] - 1).bit_length()
 y = torch.fft.irfft(torch.fft.rfft(x, n=n) * torch.fft.rfft(filter.flip(-1), n=n), n=n)   # cut as before""",
         numerics=_ORDER,
@@ -197,7 +197,7 @@ _OF_KIND = {form.kind: form for form in FORMS}
 ADVICE = tuple(
     Advice(
         id="cheaper-form",
-        title=form.change,
+        title=form.title,
         numerics=form.numerics,
         after=form.after,
         needs=form.needs,
@@ -219,7 +219,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             continue
         text = f"{at(one.work.line)} {form.text.format(*one.sizes)}"
         facts = {"kind": one.kind}
-        yield Avoidable(form.title, text[0].upper() + text[1:], one.work, one.work.lines, facts, one.avoidable)
+        yield Avoidable(form.cause, text[0].upper() + text[1:], one.work, one.work.lines, facts, one.avoidable)
 
 
 def _is_called(flow: Flow, line: Frame | None, names: tuple[str, ...]) -> bool:

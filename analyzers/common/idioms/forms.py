@@ -489,7 +489,7 @@ FORMS: tuple[Form, ...] = (
         names=("builtins.strptime", "pandas.to_datetime"),
         facts=_always,
         cause="{call} parses dates each time",
-        title="Parse the dates once, where the data are read",
+        title="Parse the dates once, when the data are read",
     ),
     Form(
         names=("numpy.einsum",),
@@ -515,7 +515,7 @@ FORMS: tuple[Form, ...] = (
         names=("numpy.svd",),
         facts=_only_values,
         cause="{call} computes singular vectors, and only the values are used",
-        title="Compute the singular values alone: compute_uv=False",
+        title="Compute only the singular values: compute_uv=False",
         condition=_ROUNDS,
         promise="rounding",
         rewritten="{made}",

@@ -127,8 +127,8 @@ def _same_result(t: Tables, file: str, line: int) -> GoneThrough | None:
     text = f"{name} gave the same {size} elements in the {found.looks} calls that were compared."
     operand = OperandRecord(text=f"what {name} reads", size=found.size, looks=found.looks, is_kept=True, same=True)
     call = HostCallRecord(file=file, line=found.line, function=name, text=name, looks=found.looks)
-    title = f"{name} gives the same {size} elements each time"
-    return GoneThrough(call, ast.Name(name), "result", operand, title, text)
+    cause = f"{name} gives the same {size} elements each time"
+    return GoneThrough(call, ast.Name(name), "result", operand, cause, text)
 
 
 def gone_through(call: HostCallRecord, steps: int = 0, source: Source | None = None) -> GoneThrough | None:
@@ -216,22 +216,22 @@ def _title(way: Way, changes: str, called: str, operand: OperandRecord) -> str:
     name, num = operand.text, f"{operand.size:,}"
     match way, changes:
         case "file", _:
-            title = f"{called} reads the whole array from the file each time"
+            cause = f"{called} reads the whole array from the file each time"
         case "row", _:
-            title = f"{called} makes a row of pandas each time"
+            cause = f"{called} makes a row of pandas each time"
         case "copy", _:
-            title = f"{called} copies all of {name} each time"
+            cause = f"{called} copies all of {name} each time"
         case "weights", "same":
-            title = f"{called} adds up the same {num} weights of {name} each time"
+            cause = f"{called} adds up the same {num} weights of {name} each time"
         case _, "same":
-            title = f"{called} goes through the same {num} elements of {name} each time"
+            cause = f"{called} goes through the same {num} elements of {name} each time"
         case _, "grows":
-            title = f"{called} goes through all {num} elements of {name} while it grows"
+            cause = f"{called} goes through all {num} elements of {name} while it grows"
         case _, "few":
-            title = f"{called} goes through all {num} elements of {name} though few of them have changed"
+            cause = f"{called} goes through all {num} elements of {name} though few of them have changed"
         case _:
-            title = f"{called} goes through the same {num} elements of {name} several times per step"
-    return title
+            cause = f"{called} goes through the same {num} elements of {name} several times per step"
+    return cause
 
 
 def _operand(node: ast.expr, role: int | str, known: Mapping[str, OperandRecord]) -> OperandRecord | None:
