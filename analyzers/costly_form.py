@@ -22,7 +22,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
+from diagnose.analyzers.common.advice import Advice, identical, of_kind, other_training, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.dataflow import Frame
 from diagnose.model.numerics import Numerics, redrawn
@@ -136,8 +136,8 @@ total = 2 * (x.sort(-1).values * weight).sum(-1)""",
         text="squares and adds up {0:,} parameters with {1:,} numbers, and the backward pass goes through it.",
         title="Pass weight_decay to the optimizer instead of adding squares to the loss{there}",
         after="""# twice the factor of the squares gives the same gradient, in SGD and Adam; AdamW decays otherwise
-optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=2 * factor)""",
-        numerics=rounding("SGD and Adam get the same gradient; the loss that is printed lacks the squares"),
+optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=2 * factor)""",
+        numerics=other_training("SGD and Adam get the same gradient, AdamW another one; the loss lacks the squares"),
         needs="SGD or Adam with its own weight_decay, for the parameters that are squared",
     ),
     Form(
@@ -188,8 +188,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight
         cause="A long filter is applied without a Fourier transform",
         text="multiplies each of {1:,} elements with {0:,} of a filter.",
         title="Convolve by FFT, padded to a fast length{there}",
-        after="""n = 1 << (x.shape[-1] + filter.shape[-1] - 1).bit_length()
-y = torch.fft.irfft(torch.fft.rfft(x, n=n) * torch.fft.rfft(filter.flip(-1), n=n), n=n)   # cut as before""",
+        after="""n = 1 << (x.shape[-1] + taps.shape[-1] - 1).bit_length()
+y = torch.fft.irfft(torch.fft.rfft(x, n=n) * torch.fft.rfft(taps.flip(-1), n=n), n=n)   # cut as before""",
         numerics=_ORDER,
     ),
 )

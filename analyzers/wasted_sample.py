@@ -66,7 +66,7 @@ ADVICE = (
         id="samples-of-arrays",
         title="Return arrays instead of lists from the dataset{there}",
         numerics=identical(),
-        after="sample = {{name: np.asarray(value) for name, value in sample.items()}}   # or when the data are read",
+        after="sample = {name: np.asarray(value) for name, value in sample.items()}   # or when the data are read",
         needs="code that takes the batch as one tensor, samples first, instead of a list of tensors",
         when=lambda f, _: f.facts.get("kind") == "lists",
         least=0.8,

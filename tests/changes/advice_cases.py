@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diagnose import analyzers
+from diagnose.analyzers import costly_form
 from diagnose.analyzers.common.rewrite import (
     Edits,
     cached,
@@ -197,6 +198,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
             "kind": "cut", "single_process": True, "slow_line": LINE,
             "cut": {"place": "train.py:9", "text": "x[:1]", "lines": "line 7 computes"},
         },
+        {"kind": "lists", "single_process": True, "slow_line": LINE},
     ),
     "dead-work": (
         {"kind": "unchanged", "edits": NOT_KNOWN},
@@ -229,6 +231,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "constant"},
         {"kind": "constant", "cache": "masks", "edits": written(hoisted, "for each in (0, 1):", "h = model(x)")},
     ),
+    "costly-form": tuple({"kind": form.kind} for form in costly_form.FORMS),
     "product-order": (
         {"kind": "first", "is_always": True, "edits": NOT_KNOWN},
         {"kind": "first", "has_bias": True},
