@@ -19,17 +19,16 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.analyzers.common.advice import Advice, rounding
+from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.batch_order import batch_order
-from diagnose.analyzers.common.host_calls import GoneThrough, gone_through
-from diagnose.analyzers.common.idioms import idiom_at, known_idiom
-from diagnose.analyzers.common.idioms.observed import MIN_SPARED
+from diagnose.analyzers.common.idioms import idiom_at, known_idiom, statement_at
+from diagnose.analyzers.common.idioms.host_calls import GoneThrough, gone_through
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.loading import loading_facts, restart_share
 from diagnose.analyzers.common.locate import source_line
@@ -37,7 +36,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
 from diagnose.model.locations import at_line
-from diagnose.model.records import MAX_TEXT, ExpressionRecord
+from diagnose.model.records import MAX_TEXT, ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
@@ -50,7 +49,7 @@ META = RuleMeta(
     order=69,
     host_order=39,
     legend=Legend("loading did needless work"),
-    changes=("cut-first", "cheaper-line", "cheaper-sample", "cache-samples"),
+    changes=("cut-first", "samples-of-arrays", "cheaper-line", "cheaper-sample", "cache-samples"),
     cause="loading",
     needs=("data flow",),
 )
@@ -62,6 +61,15 @@ ADVICE = (
         needs="the random numbers of the cut drawn first, in the order in which they are drawn now",
         when=lambda f, _: "cut" in f.facts,
         least=0.7,
+    ),
+    Advice(
+        id="samples-of-arrays",
+        title="Return arrays instead of lists from the dataset{there}",
+        numerics=identical(),
+        after="sample = {name: np.asarray(value) for name, value in sample.items()}   # or when the data are read",
+        needs="code that takes the batch as one tensor, samples first, instead of a list of tensors",
+        when=lambda f, _: f.facts.get("kind") == "lists",
+        least=0.8,
     ),
 )
 MIN_SHARE = 0.03  # of the step, and of loading: what a step's length varies by from run to run
@@ -133,6 +141,7 @@ _TITLES = {
     "constant": "Loading computes what is the same for every sample",
     "repeated": "Loading computes what each sample has every time it is loaded",
     "cut": "Loading computes more than the samples use",
+    "lists": "Lists of numbers in the samples are collated one by one",
     "wide": "Loading computes in float64 what the step gets in fewer bits",
 }
 
@@ -188,14 +197,18 @@ def _wastes(t: Tables) -> list[_Waste]:
                 saved[row] = ns
                 taken.add(row)
 
-    calls = {(call.file, call.line, call.text[:MAX_TEXT]): gone_through(call) for call in loaded.calls}
+    calls = {
+        (call.file, call.line, call.text[:MAX_TEXT]): gone_through(call, 0, statement_at(t, call.file, call.line))
+        for call in loaded.calls
+    }
     for row in sorted(range(len(rows)), key=lambda row: (-rows[row].own_ns, row)):
         one, call = rows[row], calls.get((rows[row].file, rows[row].line, rows[row].text))
-        share = MIN_SPARED * one.own_ns / total_ns
-        if call is not None and share >= MIN_SHARE:
-            found.append(_Waste(share, call.text, (one,), "call", call=call))
-            saved[row] = MIN_SPARED * one.own_ns
+        spared_ns = call.least * (one.ns if call.calls_back else one.own_ns) if call is not None else 0.0
+        if call is not None and spared_ns >= MIN_SHARE * total_ns and taken.isdisjoint(one.inside):
+            found.append(_Waste(spared_ns / total_ns, call.text, (one,), "call", call=call))
+            saved[row] = spared_ns
             taken.add(row)
+    found += [waste for waste in _listed(loaded) if waste.share >= MIN_SHARE]
     take("constant", lambda one: one.is_constant and not one.is_written)
     free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}
     unused = {row: one.own_ns * (1 - one.used) for row, one in free.items() if one.used < 1}
@@ -215,6 +228,15 @@ def _wastes(t: Tables) -> list[_Waste]:
 
 def _numbers(lines: Iterable[int]) -> list[str]:
     return [str(line) for line in sorted({*lines})]
+
+
+def _listed(loaded: LoadedRecord) -> Iterator[_Waste]:
+    one = loaded.listed
+    if one is not None:
+        text = f"Line {one.line} of {one.file.rpartition('/')[2]} hands on lists of {one.numbers:,} numbers, as "
+        text += f"{one.text}. The loader makes a tensor for each place of a list: {percent(one.share, 0)} of loading."
+        where = ExpressionRecord(file=one.file, line=one.line, function=one.function, text=one.text)
+        yield _Waste(one.share, text, (where,), "lists")
 
 
 def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:

@@ -17,10 +17,11 @@ from diagnose.reports.language import language, translated
 
 __all__ = ["COMPOSED", "texts", "untranslated"]
 
-TEXTS = ("title", "doubt")  # arguments, and the ends of variables
+TEXTS = ("title", "doubt", "cause")  # arguments, and the ends of variables
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSED = frozenset(
     {
+        "; 7",
         "7 7 late7: 7; 7",
         "7 7 takes longer the more it holds",
         "7 is much longer7",
@@ -54,16 +55,18 @@ def texts() -> dict[str, str]:
         for path in sorted((ROOT / folder).glob("*.py")):
             found |= dict.fromkeys(_titles(path), f"title in {folder}/{path.name}")
     for path in sorted((ROOT / "analyzers" / "common" / "idioms").glob("*.py")):  # of a title and its line
-        found |= {f"{title} (7)": f"title in analyzers/common/idioms/{path.name}" for title in _titles(path)}
+        of = f"title in analyzers/common/idioms/{path.name}"
+        found |= {f"{title} (7)": of for title in _titles(path, ("title",))}
+        found |= dict.fromkeys(_titles(path, ("cause",)), of)
     return {text: of for text, of in found.items() if text not in COMPOSED}
 
 
-def _titles(path: Path) -> Iterator[str]:
+def _titles(path: Path, named: tuple[str, ...] = TEXTS) -> Iterator[str]:
     """Yield the texts that a file gives to arguments and variables of these names, and the titles of kinds of rules."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         given: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            given = [keyword.value for keyword in node.keywords if keyword.arg in TEXTS]
+            given = [keyword.value for keyword in node.keywords if keyword.arg in named]
             if getattr(node.func, "id", "") in ("KernelRule", "IdleRule"):
                 given += node.args[1:2]
         elif isinstance(node, ast.Assign):
@@ -71,10 +74,10 @@ def _titles(path: Path) -> Iterator[str]:
             given = [
                 value
                 for name, value in zip(names, values, strict=False)
-                if getattr(name, "id", "").lower().endswith(TEXTS)
+                if getattr(name, "id", "").lower().endswith(named)
             ]
         parts = (part for one in given for part in ([one.body, one.orelse] if isinstance(one, ast.IfExp) else [one]))
-        yield from filter(None, map(_sample, parts))
+        yield from (text for text in map(_sample, parts) if text is not None and " " in text)  # no kind of a cause
 
 
 def _listed(node: ast.expr) -> list[ast.expr]:

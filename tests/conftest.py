@@ -260,9 +260,9 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Accumulate|Add|Align|Allow|Append|Apply|Ask|Autotune|Avoid|Balance|Call|Capture|Check|Clip|Co(llect|mpile|mpute|py)|Cut|Detach|Do|Draw"
-    "|Evaluate|Exchange|Find|Flush|Freeze|Fuse|Give|Group|Keep|Leave|List|Lo(ad|g|ok)|M(ake|ark|easure|ove|ultiply)|Pad|Pin|Re(ad|cord|duce|move|place|play|store)|Round"
-    "|Run|S(ave|elect|end|et|hard|hare|ort|plit|um)|Prepare|St(ack|art|ep|op)"
+    "(Accumulate|Add|Align|Allow|Append|Apply|Ask|Autotune|Avoid|Balance|Call|Capture|Check|Clip|Co(llect|mpile|mpute|nvert|nvolve|py|unt)|Cut|Detach|Do|Draw"
+    "|Evaluate|Exchange|Factorise|Filter|Find|Flush|Freeze|Fuse|Give|Group|Keep|Leave|List|Lo(ad|g|ok)|M(ake|ark|easure|ove|ultiply)|Pa(ck|d|rse|ss)|Pin|Re(ad|cord|duce|move|place|play|store|turn)|Round"
+    "|Run|S(ave|catter|elect|end|et|hard|hare|olve|ort|plit|um)|Prepare|St(ack|art|ep|op)"
     "|Switch|Take|Try|Use|Vectorise|Wait|Write) "
 )
 

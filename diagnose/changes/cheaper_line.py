@@ -12,19 +12,25 @@ What to watch
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Change, Proposal, identical, other_training
 from diagnose.changes.common.statements import STATEMENTS, of_statements
 from diagnose.model.locations import Where, at_line
-from diagnose.model.numerics import number
+from diagnose.model.numerics import Numerics, number, redrawn, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 LARGE_BATCH = 1024  # where a batch's size is not known
+_PROMISES: Mapping[str, Callable[[str], Numerics]] = {
+    "identical": identical,
+    "rounding": rounding,
+    "redrawn": redrawn,
+    "other": other_training,
+}
 NORMAL_95 = 1.96  # standard errors of a share, 95 %
 
 
@@ -36,7 +42,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
     part = number(finding.facts, "order_share") if finding.facts.get("order_line") else 1.0
     batch_ns, size = number(finding.facts, "batch_ns"), number(finding.facts, "batch_size") or program.batch_size
     is_sure = not finding.facts.get("order_line") or part * batch_ns >= idiom["sure_from_ns"] * (size or LARGE_BATCH)
-    numerics = identical(str(idiom["condition"])) if idiom["is_identical"] else other_training(str(idiom["condition"]))
+    numerics = _PROMISES[str(idiom["promise"])](str(idiom["condition"]))
     return of_statements(
         idiom["edits"],
         title=f"{idiom['title']} ({at_line(Where(idiom['file'], idiom['line']))})",

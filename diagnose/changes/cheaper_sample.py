@@ -34,7 +34,7 @@ _SAME_SAMPLES = identical("if a sample stays the same in each epoch and draws no
 
 def _applies(_program: Program, finding: Finding) -> bool:
     facts = finding.facts
-    is_guess = not (facts.get("idiom") or "cut" in facts)  # else what to do is known
+    is_guess = not (facts.get("idiom") or "cut" in facts or facts.get("kind") == "lists")  # else what to do is known
     return bool(is_guess and facts.get("single_process") and facts.get("slow_line")) and not facts.get("restart_share")
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from diagnose.dataflow.averages import UnchangedAverage, unchanged_averages
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
 from diagnose.dataflow.enlarged import EnlargedInput, enlarged_inputs
+from diagnose.dataflow.forms import CostlyForm, costly_forms
 from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import Graph, graph_of
 from diagnose.dataflow.growth import (
@@ -46,6 +47,7 @@ class Analyses(NamedTuple):
     equal_rows: tuple[EqualRows, ...]
     enlarged_inputs: tuple[EnlargedInput, ...]
     product_order: tuple[ProductOrder, ...]
+    costly_forms: tuple[CostlyForm, ...]
     summed_products: tuple[SummedProduct, ...]
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
@@ -81,6 +83,7 @@ def _analyses(graph: Graph, dead_in: int) -> Analyses:
         equal_rows=equal_rows(graph),
         enlarged_inputs=enlarged_inputs(graph),
         product_order=product_order(graph),
+        costly_forms=costly_forms(graph),
         summed_products=summed_products(graph),
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),

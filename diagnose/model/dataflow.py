@@ -67,7 +67,7 @@ class Value(NamedTuple):
     zero_rows: float = -1.0  # share of rows (all dimensions but the last) that are 0 throughout, -1 where unknown
     # Of three dimensions: share of the second one, at either end, that is one constant in all of the others.
     padded_rows: float = -1.0
-    kind: Literal["", "one-hot", "triangular", "diagonal", "constant"] = ""  # of the content
+    kind: Literal["", "one-hot", "triangular", "diagonal", "constant", "outer"] = ""  # of the content
     subnormal: float = 0.0  # share of elements
     is_one: bool = False  # whether all elements looked at are 1, up to rounding
     is_kept: bool = False  # for the backward pass

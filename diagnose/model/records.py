@@ -424,6 +424,11 @@ class OperandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     same_in_step: bool = False  # the same of looks in one step
     changed: Share | None = None  # the largest share of its parts that differ between two looks; None: not known
     grows: bool = False  # it has more elements from look to look
+    shape: tuple[Count, ...] = ()  # of an array, a tensor or a table
+    dtype: str = ""  # of an array or a tensor
+    number: int | None = None  # of an integer
+    items: Count = 0  # numbers in a list, or in a list of lists
+    order: str = ""  # of a table: "unsorted" if rows of one key are apart, "unsorted levels" of keys that come once
 
 
 class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -433,7 +438,8 @@ class HostCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     line: Count
     function: str = ""
     text: str = ""
-    name: str = ""  # of what is called: "numpy.isin", "numpy.NpzFile[]", "builtins.list in"; "" where it is not known
+    # Of what is called: "numpy.isin", "numpy.NpzFile[]", "builtins.list in", of what another expression makes ".max".
+    name: str = ""
     num: Count = 0  # calls
     ns: Count = 0  # of all of them, without their operands' own time
     looks: Count = 0
@@ -478,6 +484,17 @@ class UnreadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     steps: Count = 0
 
 
+class ListedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Lists of numbers in the samples, of which torch's own collate makes a tensor for each place of the list."""
+
+    file: str
+    line: Count  # that hands them on
+    function: str = ""
+    text: str = ""  # the key of the longest, or its place in the sample
+    numbers: Count = 0  # in the lists of a sample
+    share: Share = 0.0  # of loading a batch that arrays in their place save
+
+
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Some batches of the training loader's, loaded again in a process of their own after the windows."""
 
@@ -487,4 +504,5 @@ class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     narrow: bool = False  # what is handed to the step holds no 64-bit floats
     expressions: tuple[ExpressionRecord, ...] = ()
     calls: tuple[HostCallRecord, ...] = ()  # of host code by the samples, of those expressions that take most
+    listed: ListedRecord | None = None
     left_out: str = ""  # why nothing was loaded

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.analyzers.common.host_calls import gone_through
 from diagnose.analyzers.common.idioms.draws import weighted_draws
+from diagnose.analyzers.common.idioms.host_calls import gone_through
 from diagnose.analyzers.common.idioms.observed import observed_idiom
 from diagnose.analyzers.common.idioms.source import source_at
 from diagnose.capture.record.source_lines import SourceLines

@@ -92,7 +92,7 @@ def step():
         ("labels == 3", "numpy.ndarray compared"),
         ("draw.choice(4, p=weights)", "numpy.Generator.choice"),
         ("np.random.choice(4, p=weights)", "numpy.RandomState.choice"),
-        ("(labels + 1).max()", ""),
+        ("(labels + 1).max()", ".max"),
     ],
 )
 def test_what_is_called_has_a_name_by_value(seen, expression, name):

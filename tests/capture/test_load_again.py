@@ -252,3 +252,22 @@ def test_operands_are_a_part_of_an_expression_and_those_that_raise_leave_nothing
     recorder.end_batch()
     recorder.get(recorder.begin(4), [1], 0)
     assert recorder.seen[-1].parent == -1
+
+
+class Listed(Rows):
+    def __getitem__(self, index):
+        row = self.rows[index, :600]
+        return {
+            "flow": row.tolist(),
+            "box": [1, 2],
+            "kind": 3,
+        }
+
+
+def test_lists_that_torchs_own_collate_takes_number_by_number_are_measured_against_arrays():
+    found = load_again(DataLoader(Listed(), 8)).listed
+    assert (found.text, found.numbers, found.function) == ("flow", 602, "__getitem__")
+    assert Path(__file__).read_text().split("\n")[found.line - 1].strip() == '"flow": row.tolist(),'
+    assert found.share > 0.5
+    assert load_again(DataLoader(Rows(), 8)).listed is None
+    assert loaded(Listed, collate=lambda samples: samples).listed is None

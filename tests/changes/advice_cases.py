@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diagnose import analyzers
+from diagnose.analyzers import costly_form
 from diagnose.analyzers.common.rewrite import (
     Edits,
     cached,
@@ -36,13 +37,13 @@ IDIOM = {
             EditedStatement(0, "", "import heapq"),
             EditedStatement(31, "picked = sorted(scores)[:3]", "picked = heapq.nsmallest(3, scores)"),
         ),
-        "condition": "", "is_identical": True,
+        "condition": "", "promise": "identical",
         "needs": "3 well below the number of items", "least": 0.5, "sure_from_ns": 0, "file": "data.py", "line": 31,
         "share": 0.8, "share_around": 0.9, "samples": 40,
     }
 }  # fmt: skip
 REDRAWN = {
-    "idiom": {**IDIOM["idiom"], "edits": (), "condition": "other draws", "is_identical": False, "sure_from_ns": 10_000}
+    "idiom": {**IDIOM["idiom"], "edits": (), "condition": "other draws", "promise": "other", "sure_from_ns": 10_000}
 }
 SAMPLER = {"by_sampler": True, "order_share": 0.9, "batch_ns": 9e6, "sampler_at": " at train.py:3"}
 MADE = {**LOADS_ONCE, **SLOW}
@@ -197,6 +198,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
             "kind": "cut", "single_process": True, "slow_line": LINE,
             "cut": {"place": "train.py:9", "text": "x[:1]", "lines": "line 7 computes"},
         },
+        {"kind": "lists", "single_process": True, "slow_line": LINE},
     ),
     "dead-work": (
         {"kind": "unchanged", "edits": NOT_KNOWN},
@@ -229,6 +231,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "constant"},
         {"kind": "constant", "cache": "masks", "edits": written(hoisted, "for each in (0, 1):", "h = model(x)")},
     ),
+    "costly-form": tuple({"kind": form.kind} for form in costly_form.FORMS),
     "product-order": (
         {"kind": "first", "is_always": True, "edits": NOT_KNOWN},
         {"kind": "first", "has_bias": True},

@@ -157,6 +157,16 @@ def parts(printed: Printed, side: str, names: Names, folder: Path) -> Names:
         "cheaper-line": lambda: {"scores": [3, 1, 2, 5, 4]},
         "cumulate-sorted": lambda: {"key": torch.rand(8), "score": torch.randn(8)},
         "matrix-of-distances": lambda: {"x": torch.rand(4, 3), "y": torch.rand(5, 3)},
+        "cheaper-form": lambda: {
+            "x": {"separable": torch.rand(1, 2, 8, 8), "rows": torch.randint(0, 3, (5, 3))}.get(
+                str(printed.finding.facts["kind"]), torch.rand(4, 4) + 4 * torch.eye(4)
+            ),
+            **{"matrix": torch.eye(4), "row": torch.rand(3), "column": torch.rand(3), "channels": 2, "m": 4},
+            **{"lr": 0.1, "factor": 0.01, "order": torch.rand(4).argsort(), "n": 4, "k": 2, "size_1": 3, "size_2": 3},
+            **{"rng": np.random.default_rng(0), "a": torch.rand(2, 3), "b": torch.rand(3, 2), "taps": torch.rand(3)},
+            **{"index": torch.tensor([0, 2]), "num_classes": 3},
+        },
+        "samples-of-arrays": lambda: {"np": np, "sample": {"flow": [0.5, 1.0]}},
         "checkpoint-less": lambda: {"checkpoint": checkpoint},
         "channels-last": lambda: {
             "Model": Convolution,

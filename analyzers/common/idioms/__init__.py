@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from diagnose.analyzers.common.host_calls import GoneThrough, observed_at, types_at
 from diagnose.analyzers.common.idioms.arrays import cut_of_file, few_of_sorted, growing_array, stacked_arrays
 from diagnose.analyzers.common.idioms.draws import weighted_draws
+from diagnose.analyzers.common.idioms.host_calls import GoneThrough, observed_at, types_at
 from diagnose.analyzers.common.idioms.lists import cut_front, indexed_deque, searched_list
 from diagnose.analyzers.common.idioms.observed import observed_idiom
 from diagnose.analyzers.common.idioms.once import made_each_time, table_rows
@@ -24,7 +24,7 @@ from diagnose.model.diagnosis import Facts
 from diagnose.model.locations import is_own_file
 from diagnose.tables import Tables
 
-__all__ = ["IDIOMS", "CallCause", "call_cause", "idiom_at", "idiom_facts", "idiom_of", "known_idiom"]
+__all__ = ["IDIOMS", "CallCause", "call_cause", "idiom_at", "idiom_facts", "idiom_of", "known_idiom", "statement_at"]
 
 IDIOMS: tuple[Callable[[Source], Idiom | None], ...] = (
     weighted_draws,
@@ -94,17 +94,21 @@ def idiom_at(t: Tables, file: str, line: int, sampled: Set[int]) -> tuple[Idiom 
 
     ``sampled`` are lines of its function, which stand for it where the recording does not hold it.
     """
+    source = statement_at(t, file, line, sampled)
+    found, call = idiom_of(source) if source is not None else None, observed_at(t, file, line, source)
+    if call is not None and (found is None or call.keeps_result or call.idiom is not None):
+        found = observed_idiom(source, call)
+    return found, call
+
+
+def statement_at(t: Tables, file: str, line: int, sampled: Set[int] = frozenset()) -> Source | None:
+    """Return the statement at a line, with what the recording shows of its names."""
     around = {head for head, last in t.capture.loops.get(file, ()) if head < line <= last}
     texts = {each: t.capture.lines.get((file, each), "") for each in {line, *sampled, *around}}
     stored = t.capture.sources.get(file, StoredSource())
     deques = [Binding(one.name, "", f"{one.name} = deque()") for one in t.capture.deques.get(file, ())]
     source = source_at(line, stored.functions, texts, stored.bindings or deques)
-    if source is not None:
-        source = replace(source, seen=types_at(t, file, line))
-    found, call = idiom_of(source) if source is not None else None, observed_at(t, file, line)
-    if call is not None and (found is None or call.keeps_result):
-        found = observed_idiom(source, call)
-    return found, call
+    return replace(source, seen=types_at(t, file, line)) if source is not None else None
 
 
 def known_idiom(found: Idiom, call: GoneThrough | None, seen: Facts) -> Facts:

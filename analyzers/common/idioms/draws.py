@@ -57,7 +57,7 @@ def weighted_draws(source: Source) -> Idiom | None:
         now = f"torch.searchsorted({kept}, {drawn}, right=True)"
         edits = _once(source, draw, f"{kept} = {weights}.double().cumsum(0)", now)
         words, needs = "the same distribution, drawn from other random numbers", f"{_SUMMED}; one row of weights"
-        return Idiom(_TITLE, edits, words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
+        return Idiom(_TITLE, edits, words, needs, promise="other", least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
     made = f"{kept} = np.cumsum({weights}, dtype=np.float64)\n{kept} /= {kept}[-1]"
     edits = _once(source, draw, made, _looked_up(source, draw, kept)) if _is_known(source, draw) else ()
     return Idiom(_TITLE, edits, _SAME, _SUMMED, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
@@ -96,7 +96,7 @@ def _changing(source: Source, draw: _Draw) -> Idiom:
         words = "the same distribution; its sums are rounded in another order"
         title = "Keep the sums of the weights in a tree, and change those of the rows that change"
         needs = "an update of the tree wherever a weight changes"
-        return Idiom(title, (), words, needs, is_identical=False, least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
+        return Idiom(title, (), words, needs, promise="other", least=MIN_LOOKED_UP, sure_from_ns=SURE_FROM_NS)
     made = f"sums = np.cumsum({ast.unparse(draw.weights)}, dtype=np.float64)\nsums /= sums[-1]"
     now = source.now({draw.call: _looked_up(source, draw, "sums")})
     edits = (source.after(f"{made}\n{now}"),) if _is_known(source, draw) else ()

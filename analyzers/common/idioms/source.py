@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.model.assignments import Binding, assigned, changed_in_place, name_of
 from diagnose.model.own_source import EditedStatement, parsed_statement, parsed_statements, span, spliced
 
-__all__ = ["Idiom", "Source", "last_name", "names_in", "same", "source_at"]
+__all__ = ["Idiom", "Promise", "Source", "last_name", "names_in", "same", "source_at"]
 
 _ONCE = frozenset({"", "__init__", "__post_init__", "__new__", "setup"})  # where attributes get their values
 _MODULES = frozenset({"np", "numpy"})
@@ -39,6 +39,9 @@ _SEEN = {
 _NAMED = {"str": "str", "int": "int", "np.ndarray": "array", "Tensor": "tensor", "torch.Tensor": "tensor"}
 
 
+Promise: TypeAlias = Literal["identical", "rounding", "redrawn", "other"]
+
+
 class Idiom(NamedTuple):
     """A faster form of what a line does; ``least`` is the share of the line's time that goes at least.
 
@@ -49,7 +52,7 @@ class Idiom(NamedTuple):
     edits: tuple[EditedStatement, ...]  # that make it; () if the source does not show all that they would change
     condition: str = ""  # of the same numbers, or what changes
     needs: str = ""
-    is_identical: bool = True
+    promise: Promise = "identical"
     least: float = 0.5
     sure_from_ns: int = 0
 

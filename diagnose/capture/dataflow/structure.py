@@ -97,8 +97,9 @@ def spread(num: int, most: int) -> Positions:
     return found if len(found) == most else np.linspace(0, num - 1, most).astype(np.int64)
 
 
-Kind: TypeAlias = Literal["", "one-hot", "triangular", "diagonal", "constant"]
+Kind: TypeAlias = Literal["", "one-hot", "triangular", "diagonal", "constant", "outer"]
 
+_DECODED = {4: np.float32, 8: np.float64}
 MAX_PADDED = 1 << 22  # integers of a batch of which the padded ones are counted: 2 ms
 MAX_COMPARED_BYTES = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
 _LINE = 64  # elements side by side where some of a large tensor are compared
@@ -126,6 +127,8 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     num_equal = _num_repeated(sample)
     may_be_padded = code.is_index and with_kind and len(shape) == 2
     # A fifth of the numbers of the smallest triangle equal the next one.
+    if with_kind and code.normal and _is_filter(shape) and _are_outer(bits, shape):
+        return Structure("constant" if num_equal >= sample.size - 1 else "outer", zero_rows=0.0)
     if num_equal < sample.size / 8 and not may_be_padded:
         return _PLAIN
     if num_equal >= sample.size - 1 > 0 and _is_constant(bits):
@@ -158,6 +161,24 @@ def _is_constant(bits: Bits) -> bool:
         num = bits.size // _LINE
         bits = bits[: num * _LINE].reshape(num, _LINE)[spread(num, _num_compared(_LINE * bits.itemsize))]
     return bool((bits == bits.item(0)).all())
+
+
+def _is_filter(shape: tuple[int, ...]) -> bool:
+    """Return whether a content may be the square filter of each channel."""
+    return len(shape) == 4 and shape[1] == 1 and 1 < shape[2] == shape[3] <= MAX_SAMPLE
+
+
+def _are_outer(bits: Bits, shape: tuple[int, ...]) -> bool:
+    """Return whether each filter is the outer product of its column and its row through the largest element."""
+    for each in bits.view(_DECODED.get(bits.itemsize, bits.dtype)).reshape(-1, *shape[2:]):
+        row, column = np.unravel_index(np.abs(each).argmax(), each.shape)
+        most = each[row, column]
+        for some in (slice(-1, None), slice(None)):  # the last row first: of nearly all others it is enough
+            if not np.isfinite(most) or not np.allclose(
+                np.outer(each[some, column], each[row] / most) if most else most, each[some], atol=1e-5 * abs(most)
+            ):
+                return False
+    return True
 
 
 def _num_compared(row_bytes: int) -> int:

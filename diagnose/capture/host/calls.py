@@ -42,11 +42,22 @@ class Operand(NamedTuple):
     value: Any
 
 
+class Form(NamedTuple):
+    """The form of a value: the fields of the same names of ``OperandRecord``."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    number: int | None = None
+    items: int = 0
+    order: str = ""
+
+
 class _Look(NamedTuple):
     step: int
     size: int
     content: Content | None
     held: object  # a reference to it, or its address; None where a new object may have the old one's
+    form: Form
 
 
 class _Call:
@@ -93,7 +104,7 @@ class HostCalls:
             kind, looks = call.operands.setdefault(text, (kind_of(value), []))
             given.append(content_of(value))
             if kind == kind_of(value):
-                looks.append(_Look(self.step, size_of(value), given[-1], held_in(value)))
+                looks.append(_Look(self.step, size_of(value), given[-1], held_in(value), form_of(value)))
         call.given.add(object() if None in given else tuple(map(_key, filter(None, given))))
         self.cost_ns += time.perf_counter_ns() - began
         self._spent_ns += time.thread_time_ns() - used
@@ -145,6 +156,7 @@ def _operand(text: str, kind: str, looks: Sequence[_Look]) -> OperandRecord:
         same_in_step=bool(inside) and all(changed_share(a.content, b.content) == 0 for a, b in inside),
         changed=max(known) if known and len(known) == len(pairs) else None,
         grows=looks[-1].size > looks[0].size and all(a.size <= b.size for a, b in pairwise(looks)),
+        **looks[-1].form._asdict(),
     )
 
 
@@ -174,6 +186,7 @@ def kind_of(value: Any) -> str:
 
 def size_of(value: Any) -> int:
     """Return how many elements a value holds, a table how many rows; 0 for a single one and where it is not known."""
+    value = _table(value)
     if type(value) in (list, tuple, dict, set, frozenset, deque, str, bytes, bytearray):
         return len(value)
     try:
@@ -184,6 +197,43 @@ def size_of(value: Any) -> int:
     except Exception:  # a type of the script may answer in any way
         return 0
     return size
+
+
+def form_of(value: Any) -> Form:
+    """Return the form of a value, as far as it is known without computing."""
+    if type(value) is int:
+        return Form(number=value)
+    if type(value) in (list, tuple):
+        return Form(items=_numbers_in(value))
+    if type(value).__module__.partition(".")[0] not in ("numpy", "torch", "pandas"):  # code of the script's
+        return Form()
+    try:
+        table = _table(value)
+        shape, dtype = tuple(map(int, table.shape)), str(getattr(table, "dtype", "")).removeprefix("torch.")
+        return Form(shape, dtype, order=_order_of(table.index) if kind_of(table).startswith("pandas.") else "")
+    except Exception:  # no array
+        return Form()
+
+
+def _table(value: Any) -> Any:
+    """Return what an indexer of pandas belongs to, and any other value itself."""
+    return value.obj if kind_of(value) in ("pandas._LocIndexer", "pandas._iLocIndexer") else value
+
+
+def _numbers_in(value: Any) -> int:
+    """Return how many numbers a list holds, or a list of such lists, by its first items."""
+    first = value[0] if value else None
+    inner = _numbers_in(first) if type(first) in (list, tuple) else int(type(first) in (int, float))
+    return len(value) * inner
+
+
+def _order_of(index: Any) -> str:
+    """Return whether a table's keys are out of order, so that all of them are compared to find one."""
+    if index.is_monotonic_increasing:
+        return ""
+    if not index.is_unique:
+        return "unsorted"
+    return "unsorted levels" if index.nlevels > 1 else ""
 
 
 def content_of(value: Any) -> Content | None:
@@ -241,6 +291,8 @@ def _of_array(numpy: Any, value: Any) -> Content | None:
 
 def name_of_call(function: Any, receiver: Any = None) -> str:
     """Return the name of a callable by its package: "numpy.isin", "numpy.Generator.choice"; "" where it has none."""
+    if kind_of(function) == "numpy.vectorize":
+        return "numpy.vectorize"
     if not isinstance(function, _CALLABLES) and type(function).__module__ != "numpy":  # an object of the script's
         return ""
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)

@@ -159,7 +159,9 @@ def _called(function: ast.expr, read: Callable[[str], Any]) -> str:
         return name_of_call(known) if known is not _MISSING else ""
     receiver = _read(function.value, read)
     if receiver is _MISSING:
-        return ""
+        return f".{function.attr}"  # of what another expression makes
+    if kind_of(_read(function, read)) == "numpy.vectorize":
+        return "numpy.vectorize"
     if isinstance(receiver, ModuleType):
         return name_of_call(vars(receiver).get(function.attr))
     return f"{kind_of(receiver)}.{function.attr}"
@@ -190,6 +192,9 @@ def _read(node: ast.expr, read: Callable[[str], Any]) -> Any:
             return _attribute(_read(owner, read), name)
         case ast.Subscript(value=held, slice=at):
             return _item(_read(held, read), _read(at, read))
+        case ast.Call(func=ast.Name(id="len"), args=[held]) if read("len") is len:
+            known = _read(held, read)
+            return len(known) if type(known).__module__ in ("builtins", "numpy", "torch") else _MISSING
     return _MISSING
 
 

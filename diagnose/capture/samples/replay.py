@@ -24,6 +24,7 @@ import msgspec
 
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.samples.instrument import Expression, instrument
+from diagnose.capture.samples.listed import listed_numbers
 from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
 from diagnose.model.records import MAX_TEXT, ExpressionRecord, LoadedRecord
 
@@ -135,6 +136,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
         sys.setprofile(None)
         narrow = narrow and not wide_types(batch)
         num += 1
+    listed = listed_numbers(loader, list(next(iter(loader.batch_sampler))))
     # Other batches of the same samples: what is the same then belongs to the samples.
     every = [index for batch in batches[:num] for index in batch]
     again = [every[i::num] for i in range(num)]
@@ -154,7 +156,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
     calls = recorder.host.records(min_share * total / 2)
     return LoadedRecord(
-        samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows, calls=calls
+        samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows, calls=calls, listed=listed
     )
 
 
