@@ -40,7 +40,7 @@ from diagnose.dataflow.graph import Graph
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import FEWEST, MAJORITY, MAX_NAMED
 from diagnose.model.own_source import OwnSource
 from diagnose.model.records import UnreadRecord
 from diagnose.model.rules import Legend, RuleMeta
@@ -58,38 +58,27 @@ META = RuleMeta(
     changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-less-often"),
     needs=("data flow",),
 )
+_IF_UNREAD = "if nothing else reads it"
+_LESS_OFTEN = {  # by kind: title, on which condition the numbers stay, and what it needs
+    "in branch": ("Compute {names}{at} only in the branch that reads it, at line {reader}", _IF_UNREAD,
+                  "a branch that few steps take"),
+    "early": ("Compute {names}{at} only if line {reader} is to run: test that condition first", _IF_UNREAD,
+              "a condition that is known before the result"),
+    "after": ("Compute {names}{at} once, after the loop", "", "a result that only the last turn of a loop hands on"),
+    "unread": ("Leave out {names}{at}: nothing reads it after this call", _IF_UNREAD,
+               "a call whose caller reads other parts of the result"),
+}  # fmt: skip
 ADVICE = (
-    Advice(
-        id="compute-less-often",
-        title="Compute {names}{at} only in the branch that reads it, at line {reader}",
-        numerics=identical("if nothing else reads it"),
-        needs="a branch that few steps take",
-        when=of_kind("in branch"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Compute {names}{at} only if line {reader} is to run: test that condition first",
-        numerics=identical("if nothing else reads it"),
-        needs="a condition that is known before the result",
-        when=of_kind("early"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Compute {names}{at} once, after the loop",
-        numerics=identical(),
-        needs="a result that only the last turn of a loop hands on",
-        when=of_kind("after"),
-        least=0.8,
-    ),
-    Advice(
-        id="compute-less-often",
-        title="Leave out {names}{at}: nothing reads it after this call",
-        numerics=identical("if nothing else reads it"),
-        needs="a call whose caller reads other parts of the result",
-        when=of_kind("unread"),
-        least=0.8,
+    *(
+        Advice(
+            id="compute-less-often",
+            title=title,
+            numerics=identical(unless),
+            needs=needs,
+            when=of_kind(kind),
+            least=0.8,
+        )
+        for kind, (title, unless, needs) in _LESS_OFTEN.items()
     ),
     Advice(
         id="compute-less-often",
@@ -108,8 +97,6 @@ ADVICE = (
         least=0.5,
     ),
 )
-MAX_NAMED = 3
-MIN_SEEN_TURNS = 4  # turns, and samples: by fewer it is not known how often a result is read, or what it takes
 _OFTEN = "A result is made more often than it is read"
 
 
@@ -149,9 +136,12 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines
         lines = (flow.optimizer, *lines) if one.has_no_rate else lines
-        facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
-        facts |= {"is_frozen": bool(one.parameters), "has_no_rate": one.has_no_rate, "is_unused": bool(one.unused)}
-        facts |= {
+        facts: dict[str, object] = {
+            "kind": one.kind,
+            "draws": one.draws,
+            "is_frozen": bool(one.parameters),
+            "has_no_rate": one.has_no_rate,
+            "is_unused": bool(one.unused),
             "modules": modules_of((*one.parameters, *one.unused)),
             "is_asked": one.asked_line is not None,
             "below": one.below,
@@ -216,11 +206,11 @@ def find(t: Tables) -> list[Finding]:
 def _now_and_then(t: Tables) -> Iterator[Finding]:
     mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
     for one in t.capture.known.unread:
-        if mean is None or _is_in_each_step(one) or one.made < MIN_SEEN_TURNS:
+        if mean is None or _is_in_each_step(one) or one.made < FEWEST:
             continue
         in_run, num = run_share(t, one)
         share = in_run * (1 - one.read / one.made)
-        if share < _RULE.min_share or num < MIN_SEEN_TURNS:
+        if share < _RULE.min_share or num < FEWEST:
             continue
         yield Finding(
             rule=META.id,

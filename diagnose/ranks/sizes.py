@@ -17,6 +17,7 @@ import numpy as np
 from diagnose.model.assignments import assigned
 from diagnose.model.capture import Capture
 from diagnose.model.dataflow import Frame, Operator
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import Where
 from diagnose.model.own_source import parsed_statement
 from diagnose.model.shapes import num_elements
@@ -29,7 +30,6 @@ _DRAWS = {
     **dict.fromkeys(("randint", "integers", "randrange", "uniform", "normal", "gauss", "binomial", "beta"), 2),
     "triangular": 3,
 }
-MIN_OF_TIME = 0.5  # of the share by which a late rank takes longer, that its tensors are larger by
 
 
 class UnevenSizes(NamedTuple):
@@ -137,7 +137,7 @@ def uneven_sizes(ranks: Sequence[RankProfile], time_share: float) -> UnevenSizes
     if not made.size:
         return None
     share = float(((made.max(axis=1) - np.median(np.sort(made)[:, :-1], axis=1)) / made.mean(axis=1)).mean())
-    if share <= 0 or share < MIN_OF_TIME * time_share:
+    if share <= 0 or share < MAJORITY * time_share:
         return None
     first = next((line for each in pairs if (line := _first_larger(each)) is not None), None)
     if first is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.model.limits import FEW, LONG_NS, MAJORITY
+from diagnose.model.limits import FEW, LONG_NS, MAJORITY, PREVAILS
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import (
@@ -209,7 +209,7 @@ def _owner(frames: list[str]) -> _Owner | None:
 
 MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
-MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
+MIN_ISSUER_SAMPLES = 8
 
 
 def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
@@ -256,4 +256,4 @@ def _main_function(t: Tables, seen: Ints, num_functions: int) -> int:
     at = t.capture.samples.place
     counted = np.bincount(seen[(at >= 0) & ~np.array([*passes, False])[at]], minlength=num_functions)
     most = int(counted.argmax())
-    return most if counted[most] >= max(MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE * counted.sum()) else -1
+    return most if counted[most] >= max(MIN_ISSUER_SAMPLES, PREVAILS * counted.sum()) else -1
