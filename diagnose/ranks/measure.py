@@ -55,7 +55,6 @@ from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.stages import of_tasks
 from diagnose.text.plain_text import middle
 
-MAX_RUN_LINES = 64  # of a rank's samples; the others have too few to compare
 MIN_WAITING_CALL_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
@@ -305,7 +304,8 @@ def _run_lines(capture: Capture) -> tuple[SampledLine, ...]:
         within.update(dict.fromkeys(path, num))
         at.update(dict.fromkeys(path[:1], num))
         callers.update(dict.fromkeys(pairwise(path), num))
-    number = {place: i for i, (place, _) in enumerate(within.most_common(MAX_RUN_LINES))}
+    # Of a rank's samples; the others have too few to compare.
+    number = {place: i for i, (place, _) in enumerate(within.most_common(64))}
     row_of_caller = {inner: number.get(outer, -1) for (inner, outer), _ in reversed(callers.most_common())}
     return tuple(
         SampledLine(*place, capture.lines.get(place[:2], ""), within[place], at[place], row_of_caller.get(place, -1))

@@ -23,7 +23,6 @@ from diagnose.model.own_source import parsed_statement
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import MadeLine, RankProfile
 
-MAX_MADE_LINES = 64  # of a step
 # Methods of random and of NumPy's generators that draw a number, with the arguments that they take for one.
 _DRAWS = {
     **dict.fromkeys(("random", "choice", "choices", "exponential", "geometric", "poisson"), 1),
@@ -49,7 +48,7 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
             found.setdefault((one.step, one.place), []).append(one)
     rows, functions = list[MadeLine](), _functions(capture) if found else {}
     for (step, place), ones in found.items():
-        if sum(row.step == step for row in rows) == MAX_MADE_LINES:
+        if sum(row.step == step for row in rows) == 64:  # of a step
             continue
         drawn = (_draw_for(functions.get(frame.file, ()), frame) for frame in ones[0].stack)
         draw = next(filter(None, drawn), None)

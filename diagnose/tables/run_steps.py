@@ -504,7 +504,6 @@ class Recompiling(NamedTuple):
 # A number that changed twice goes on, as counters, temperatures and rates do, and so do flags of parameters. Sizes may
 # be a few, of which the last ones come late.
 MIN_CHANGES = 2
-MAX_VERSIONS = 8  # of a function: torch's own limit, which scripts raise
 
 
 def recompiling(t: Tables) -> Recompiling | None:
@@ -518,7 +517,8 @@ def recompiling(t: Tables) -> Recompiling | None:
     if run is None or run.num < MIN_RUN_STEPS:
         return None
     again = [each for each in capture.known.compiled.compilations if each.version]
-    start = run.num // 4 if all(each.version < MAX_VERSIONS for each in again) else 0
+    # Of a function: torch's own limit, which scripts raise.
+    start = run.num // 4 if all(each.version < 8 for each in again) else 0
     failed = defaultdict[tuple[str, ...], list[CompilationRecord]](list)
     for each in again:
         failed[each.file, each.function, re.sub(r"\d+(\.\d+)?", "#", each.guard)].append(each)

@@ -22,11 +22,9 @@ from diagnose.model.records import HostCallRecord, OperandRecord
 from diagnose.text.masking import mask_text
 
 MAX_LOOK_NS = 300_000_000  # of a core, that looking into operands takes in all
-MAX_OPERAND_BYTES = 128 << 20  # of one operand
 MAX_SHOWN = 400  # characters of an expression or an operand
 MAX_LOOKS = 4  # at an expression in one step, of calls in a row
 NUM_PARTS, MIN_PART_BYTES = 4096, 256
-NUM_FIRST = 16  # items by which a list is known: another one may have the address of one that is gone
 CHEAP_NS = 20_000  # of a call: what it goes through is small, or it goes through little of it
 
 Content: TypeAlias = tuple[object, ...]
@@ -216,7 +214,8 @@ def held_in(value: Any) -> object:
     if type(value) in (str, bytes):
         return hash(value)
     if type(value) in (list, tuple, dict, set, frozenset, deque):
-        first = (each if type(each) in _IMMUTABLE else id(each) for each in islice(value, NUM_FIRST))
+        # Items by which a list is known: another one may have the address of one that is gone.
+        first = (each if type(each) in _IMMUTABLE else id(each) for each in islice(value, 16))
         return hash((id(value), *first))
     while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
         value = value.base
@@ -232,7 +231,7 @@ def _of_array(numpy: Any, value: Any) -> Content | None:
         if isinstance(base, numpy.memmap):  # reading all of it would read the file
             return None
         base = getattr(base, "base", None)
-    if value.nbytes > MAX_OPERAND_BYTES:
+    if value.nbytes > (128 << 20):  # of one operand
         return None
     raw = memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
     step = max(value.nbytes // NUM_PARTS, MIN_PART_BYTES)

@@ -14,8 +14,6 @@ from diagnose.capture.host.unread import Unread
 from diagnose.model.limits import FEWEST
 from diagnose.model.records import UnreadRecord
 
-MAX_WATCH_NS = 15_000_000_000  # until a statement that takes time now and then has had so many
-
 
 class TurnCount:
     """Counts from ``start`` to ``stop``, of the stepping thread; leaves it alone if somebody traces it already.
@@ -43,7 +41,8 @@ class TurnCount:
         """Begin, at a step boundary."""
         if not self._found or sys.gettrace() is not None:
             return
-        self._is_on, self._ends_ns = True, time.perf_counter_ns() + MAX_WATCH_NS
+        # Until a statement that takes time now and then has had so many.
+        self._is_on, self._ends_ns = True, time.perf_counter_ns() + 15_000_000_000
         sys.settrace(self._entered)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:

@@ -32,7 +32,6 @@ _STAGES = {  # each is called by the one before, and the first of them by Dynamo
     "Triton": "triton_compile_time_us",
 }
 _NAMES = ("Dynamo", *_STAGES)
-MAX_COMPILATIONS = 2_000  # kept of a run
 
 
 class CompilationLog:
@@ -59,7 +58,7 @@ class CompilationLog:
         known = next((i for i, each in enumerate(metrics) if each is self._last), -1)
         self._last = metrics[-1]
         for each in metrics[known + 1 :]:
-            if len(self.compilations) < MAX_COMPILATIONS and getattr(each, "start_time_us", None):
+            if len(self.compilations) < 2_000 and getattr(each, "start_time_us", None):  # kept of a run
                 self._add(each)
 
     def _add(self, metrics: Any) -> None:
