@@ -62,9 +62,6 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
-# Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
-# takes longer in the median works.
-MAX_ISSUED_NS = 200_000
 
 
 class _Owner(NamedTuple):
@@ -84,10 +81,10 @@ def issued(t: Tables) -> Intervals:
     """Return the time in which the issuer calls its operators, short Python between two of them included.
 
     A step of the timing window is matched with one of the attribution window that calls the same operators in the
-    same order; a step without a match is left out, and so is a function whose operators do work.
+    same order; a step without a match is left out.
     """
     issuer, named = t.issuer, t.named
-    if issuer is None or issuer.median_ns > MAX_ISSUED_NS:
+    if issuer is None:
         return EMPTY
     if not _has_frames(t):
         sampled, rows = sampled_issuer(t), t.called_by_python

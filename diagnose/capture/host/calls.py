@@ -6,7 +6,6 @@ is replaced. What has no content to compare, such as a file or a table of pandas
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import weakref
@@ -14,11 +13,11 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from diagnose.model.records import HostCallRecord, OperandRecord
+from diagnose.text.code_places import from_here
 from diagnose.text.masking import mask_text
 
 MAX_LOOK_NS = 300_000_000  # of a core, that looking into operands takes in all
@@ -110,9 +109,8 @@ class HostCalls:
 
 def _record(place: Place, call: _Call) -> HostCallRecord:
     file, line, function, text = place
-    cwd = f"{Path.cwd()}{os.sep}"
     return HostCallRecord(
-        file=file.removeprefix(cwd),
+        file=from_here(file),
         line=line,
         function=function,
         text=mask_text(text)[:MAX_SHOWN],
