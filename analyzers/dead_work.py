@@ -41,7 +41,7 @@ from diagnose.dataflow.graph import Graph
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import FEWEST, MAJORITY, MAX_NAMED
 from diagnose.model.own_source import OwnSource
 from diagnose.model.records import UnreadRecord
 from diagnose.model.rules import Legend, RuleMeta
@@ -77,8 +77,6 @@ ADVICE = (
         least=0.5,
     ),
 )
-MAX_NAMED = 3
-MIN_SEEN_TURNS = 4  # turns, and samples: by fewer it is not known how often a result is read, or what it takes
 _OFTEN = "A result is made more often than it is read"
 
 
@@ -118,9 +116,12 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
         lines = (one.asked_line, one.call_line, *((one.value_line,) * is_first), *one.work.lines)
         lines = (one.use_line, *lines) if one.kind == "zero factor" else lines
         lines = (flow.optimizer, *lines) if one.has_no_rate else lines
-        facts: dict[str, object] = {"kind": one.kind, "draws": one.draws}
-        facts |= {"is_frozen": bool(one.parameters), "has_no_rate": one.has_no_rate, "is_unused": bool(one.unused)}
-        facts |= {
+        facts: dict[str, object] = {
+            "kind": one.kind,
+            "draws": one.draws,
+            "is_frozen": bool(one.parameters),
+            "has_no_rate": one.has_no_rate,
+            "is_unused": bool(one.unused),
             "modules": modules_of((*one.parameters, *one.unused)),
             "is_asked": one.asked_line is not None,
             "below": one.below,
@@ -197,11 +198,11 @@ def find(t: Tables) -> list[Finding]:
 def _now_and_then(t: Tables) -> Iterator[Finding]:
     mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
     for one in t.capture.known.unread:
-        if mean is None or _is_in_each_step(one) or one.made < MIN_SEEN_TURNS:
+        if mean is None or _is_in_each_step(one) or one.made < FEWEST:
             continue
         in_run, num = run_share(t, one)
         share = in_run * (1 - one.read / one.made)
-        if share < _RULE.min_share or num < MIN_SEEN_TURNS:
+        if share < _RULE.min_share or num < FEWEST:
             continue
         yield Finding(
             rule=META.id,

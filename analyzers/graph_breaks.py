@@ -22,7 +22,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, rounding
-from diagnose.analyzers.common.compiled_graphs import breaks, entering_and_computing, graphs, last_share
+from diagnose.analyzers.common.avoidable import shortened
+from diagnose.analyzers.common.compiled_graphs import breaks, entering_and_computing, graphs
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
@@ -90,4 +91,4 @@ def find(t: Tables) -> list[Finding]:
 def _entering_again(t: Tables) -> Intervals:
     """Return of the time in which graphs are looked up and entered, and compute nothing, all but one graph's share."""
     num = len(graphs(t))
-    return last_share(entering_and_computing(t)[0], 1 - t.steps.num / num) if num > t.steps.num else EMPTY
+    return shortened(entering_and_computing(t)[0], 1 - t.steps.num / num) if num > t.steps.num else EMPTY

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of, thread_of
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
@@ -83,7 +83,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    waits = pieces_of(t, META.id)
+    waits = t.causes.pieces(META.id)
     own = intersect(waits, t.host_backend) if t.device_id >= 0 else EMPTY
     facts = {"of_host_backend": 2 * total(own) > total(waits)}
     title = f"The {thread_of(t)} waits for other ranks on the host"

@@ -24,7 +24,7 @@ from pathlib import PurePath
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, pieces_of
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of
 from diagnose.analyzers.common.locate import line_at, sampled_lines
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
@@ -113,7 +113,7 @@ def find(t: Tables) -> list[Finding]:
             replace(each, where=_with_issuer(t, issuer, _lines_to_edit(t, each.where)), unrecorded_share=_certain(t))
             for each in idle_finding(t, rule)
         ]
-    pieces, compiling = pieces_of(t, META.id), before_graphs(t)
+    pieces, compiling = t.causes.pieces(META.id), before_graphs(t)
     in_compiled = total(intersect(pieces, compiling)) / max(total(pieces), 1)
     o = idle_gaps_of(t, META.id)  # before launches of intervals without a wait, long enough for a graph
     launch = t.gaps.launch[o.gap]
@@ -217,7 +217,7 @@ def _looping(t: Tables) -> Issuer | None:
     issuer = t.issuer
     if issuer is None or not _may_loop(t):
         return None
-    mine = intersect(t.issued, pieces_of(t, META.id))
+    mine = intersect(t.issued, t.causes.pieces(META.id))
     of_others = 2 * total(mine) < total(intersect(t.issued, union((t.causes.start, t.causes.end))))
     few = t.device_id >= 0 and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
     return None if of_others or few else issuer
@@ -250,7 +250,7 @@ def _with_issuer(t: Tables, issuer: Issuer | None, where: tuple[Where, ...]) -> 
 
 def _lines_to_edit(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Return the places with lines that call operators themselves first: a backward pass repeats what these called."""
-    sampled = [line for line, _ in sampled_lines(t, pieces_of(t, META.id), 12)]
+    sampled = [line for line, _ in sampled_lines(t, t.causes.pieces(META.id), 12)]
     lines = list(dict.fromkeys(w for w in (*sampled, *where) if w.file))
     lines.sort(key=lambda w: PASSES_ON.search(w.code or "") is not None)
     return (*lines, *(w for w in where if not w.file))[:5]

@@ -32,6 +32,7 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, contains, distinct, grouped
+from diagnose.model.limits import MIN_RECURRENCES
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
@@ -106,7 +107,6 @@ _CAST_OPS = frozenset(
 )
 # A cast inside an operator is autocast's, the backward of a cast goes with it, a policy casts sharded parameters.
 _OF_OTHERS = r"^aten::|ToCopyBackward|FSDP|FullyShardedDataParallel"
-MIN_CAST_REPEATS = 3  # of one pair in a step: what a loop over layers or blocks does; one cast is a decision
 MIN_COPIES = 8  # right before or behind one launch: a batch has a few tensors, parameters and outputs are many
 _GRAPH_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", ""})
 _FILLS = "aten::fill_"  # before a replay torch writes the seed and the offset of random numbers
@@ -199,7 +199,7 @@ def conversions(t: Tables, free: Mask) -> Rows:
     name = t.trace.events.name[t.tasks.row]
     pairs = list(zip(name[before[found]].tolist(), name[found].tolist(), strict=True))
     count = Counter(pairs)
-    again: Rows = found[np.array([count[pair] >= MIN_CAST_REPEATS * t.steps.num for pair in pairs], bool)]
+    again: Rows = found[np.array([count[pair] >= MIN_RECURRENCES * t.steps.num for pair in pairs], bool)]
     return again
 
 

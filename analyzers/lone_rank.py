@@ -23,7 +23,6 @@ from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.model.diagnosis import Finding
 from diagnose.model.line_calls import SAVES, calls
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import percent
 
@@ -54,11 +53,6 @@ whole = torch.stack(parts, 1).flatten(0, 1)          # in the order of the batch
         least=0.5,
     ),
 )
-
-
-def find(_t: Tables) -> list[Finding]:
-    """Find nothing: one rank does not see what the others do."""
-    return []
 
 
 def find_in_all(c: Comparison) -> list[Finding]:

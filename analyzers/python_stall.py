@@ -26,7 +26,7 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.idioms import call_cause, idiom_facts
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.locate import seen_during
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.events import Kind
@@ -181,7 +181,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    intervals, pieces, title = t.host_gaps, pieces_of(t, META.id), "Python between operators delays the step"
+    intervals, pieces, title = t.host_gaps, t.causes.pieces(META.id), "Python between operators delays the step"
     text = (
         f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
         f"{duration(total(intervals) / t.steps.num)} a step."

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.guards import said_of
+from diagnose.analyzers.common.compiled_graphs import said_of
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, in_steps
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding

@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.guards import said_of
+from diagnose.analyzers.common.compiled_graphs import said_of
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta

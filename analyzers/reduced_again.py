@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -68,11 +67,6 @@ for i, part in enumerate(parts):
         least=0.5,
     ),
 )
-
-
-def find(_t: Tables) -> list[Finding]:
-    """Find nothing: one rank does not see what the others do."""
-    return []
 
 
 def find_in_all(c: Comparison) -> list[Finding]:

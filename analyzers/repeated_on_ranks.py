@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
@@ -46,11 +45,6 @@ features = model(mine)           # in place of model(batch)[rank::world_size]
         least=0.7,
     ),
 )
-
-
-def find(_t: Tables) -> list[Finding]:
-    """Find nothing: one rank does not see what the others do."""
-    return []
 
 
 def find_in_all(c: Comparison) -> list[Finding]:

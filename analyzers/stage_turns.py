@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, plural
 
@@ -65,11 +64,6 @@ ADVICE = (
         when=lambda f, _: f.facts.get("num_micro") == 1,
     ),
 )
-
-
-def find(_t: Tables) -> list[Finding]:
-    """Find nothing: one rank does not see what the others do."""
-    return []
 
 
 def find_in_all(c: Comparison) -> list[Finding]:

@@ -26,7 +26,6 @@ from diagnose.analyzers.common.advice import Advice, identical, in_data_parallel
 from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import MAX_LISTED, in_order, listed
-from diagnose.tables import Tables
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 
@@ -213,11 +212,6 @@ for epoch in range(epochs):
 
 
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
-
-
-def find(_t: Tables) -> list[Finding]:
-    """Find nothing: one rank does not see what the others do."""
-    return []
 
 
 def find_in_all(c: Comparison) -> list[Finding]:

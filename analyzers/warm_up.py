@@ -21,7 +21,7 @@ import re
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical
-from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, pieces_of
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
@@ -82,7 +82,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a cold start with the calls that took it."""
     title = "The recording is of a cold start: capture again once steps are steady"
-    if total(pieces_of(t, META.id)) < THRESHOLDS.cold_share * (t.causes.end - t.causes.start).sum():
+    if total(t.causes.pieces(META.id)) < THRESHOLDS.cold_share * (t.causes.end - t.causes.start).sum():
         title = "One-off work is in the recording: a steady step has none of it"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside(t, META.id)))
 

@@ -35,6 +35,7 @@ from diagnose.analyzers.common.locate import source_line
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
+from diagnose.model.limits import MAX_NAMED
 from diagnose.model.locations import at_line
 from diagnose.model.records import MAX_TEXT, ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
@@ -74,7 +75,6 @@ ADVICE = (
 )
 MIN_SHARE = 0.03  # of the step, and of loading: what a step's length varies by from run to run
 MAX_CACHED_BYTES = 4 << 30  # of results for all samples, as SharedCache keeps by default
-MAX_NAMED = 3
 
 
 class _Waste(NamedTuple):

@@ -17,7 +17,6 @@ from diagnose.reports.text_charts import note, table, title
 from diagnose.text.plain_text import middle, one_line
 
 MAX_CODE_ROWS = 8
-MIN_NAME_WIDTH, MAX_NAME_WIDTH = 24, 44  # columns: of fewer a name does not show what it is
 
 
 class Column(NamedTuple):
@@ -142,7 +141,7 @@ def _table(rows: Sequence[CodeTime], names: Sequence[str], width: int) -> Render
     room, shown = width - 2, set[Column]()
     for column in sorted(texts, key=lambda column: column.order):
         wide = 2 + max(map(cell_len, (column.brief, *texts[column])))
-        if room - wide >= MIN_NAME_WIDTH:
+        if room - wide >= 24:  # of fewer columns a name does not show what it is
             shown.add(column)
             room -= wide
     texts = {column: cells for column, cells in texts.items() if column in shown}
@@ -150,6 +149,6 @@ def _table(rows: Sequence[CodeTime], names: Sequence[str], width: int) -> Render
     grid.add_row("", *(Text(column.brief, style="dim") for column in texts))
     for at, name in enumerate(names):
         indent = len(name) - len(name.lstrip())
-        text = " " * indent + middle(one_line(name.lstrip()), min(room, MAX_NAME_WIDTH) - indent)
+        text = " " * indent + middle(one_line(name.lstrip()), min(room, 44) - indent)
         grid.add_row(Text(f"  {text}"), *(cells[at] for cells in texts.values()))
     return grid

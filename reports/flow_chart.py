@@ -13,7 +13,6 @@ from diagnose.text.plain_text import middle
 
 ROW, HEADER, GAP = 22.0, 26.0, 18.0  # heights
 NODE, NAME, SHAPE, INPUTS, SHARE = 90.0, 106.0, 280.0, 480.0, 752.0  # where columns lie
-FIRST_ARC, ARC, MAX_ARC = 14.0, 6.0, 100.0  # how far an arc bends to the left, and how much more for each row between
 GREY = "#76879c"
 MARKS = {"result": "the result", "use": "its use", "unused": "no operator reads it"}
 
@@ -95,7 +94,7 @@ def _node(svg: Svg, node: FlowNode, y: float, words: str, tone: str) -> None:
 def _arc(svg: Svg, ends: tuple[float, float], num_rows: int, tone: str) -> None:
     """Add a value from what made it down to what reads it; ``tone`` is "" unless the finding names what made it."""
     start, end = ends
-    left = NODE - 7 - min(FIRST_ARC + ARC * num_rows, MAX_ARC)
+    left = NODE - 7 - min(14.0 + 6.0 * num_rows, 100.0)  # it bends the more, the more rows lie between
     colour, width = (tone, 2.0) if tone else (GREY, 1.1)
     x = NODE - 7
     svg.parts.append(

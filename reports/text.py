@@ -66,8 +66,8 @@ BRIEF = (
     Form(0, is_brief=True),
     *LEAST,
 )
-BAR_CELLS, FORECAST_CELLS, MIN_BAR_CELLS = 10, 30, 4  # of fewer cells a bar shows little
-MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
+BAR_CELLS, MIN_BAR_CELLS = 10, 4  # of fewer cells a bar shows little
+MAX_NOTES = 8
 MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MARKS = "█▓▒░"  # of the partition's fields
@@ -285,7 +285,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield _causes(shares, d.legends, d.step_ns)
     if d.operators:
         yield title(tr("Host operators by self time"))
-        operators = d.operators[:MAX_LISTED_OPERATORS]
+        operators = d.operators[:8]
         top, grid = max(op.self_ns for op in operators) or 1.0, table("lrrrl")
         for op in operators:
             name = "  " + middle(one_line(op.name), max(14, min(46, width - 50)))
@@ -351,7 +351,7 @@ def _phases(shares: Mapping[str, float]) -> Table:
 
 def _causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float) -> Table:
     """Return one line a cause: its letter in the picture, its share of the step, a bar, and what it is in words."""
-    keys, rows, grid = _keys(shares, legends), summed(dict(shares), MAX_LISTED_CAUSES), table("lrrl*")
+    keys, rows, grid = _keys(shares, legends), summed(dict(shares), 6), table("lrrl*")
     top = max((share for _, share in rows), default=0.0)
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))
@@ -389,7 +389,7 @@ def _waterfall(waterfall: Waterfall, width: int) -> Iterator[RenderableType]:
         for f in waterfall.forecasts
     ]
     taken = sum(max(map(cell_len, column)) for column in zip(*rows, strict=True)) + 6
-    room = min(FORECAST_CELLS, width - taken)
+    room = min(30, width - taken)
     grid = table("rl*r" if room >= MIN_BAR_CELLS else "r*r")
     for forecast, (step, name, span) in zip(waterfall.forecasts, rows, strict=True):
         share = forecast.step_ns / baseline if baseline and forecast.is_narrow else 0.0
@@ -489,7 +489,7 @@ def _cross_check(rows: Sequence[CrossCheck]) -> Iterator[RenderableType]:
 
 def _ranks(d: Diagnosis) -> Iterator[RenderableType]:
     """Yield one line a rank, the worst first, and below which of them these are where there are more."""
-    grid, shown = table("rr****"), worst_first(d, MAX_LISTED_RANKS)
+    grid, shown = table("rr****"), worst_first(d, 16)
     for rank in shown:
         dominant = one_line(rank.dominant or "–")
         numbers = f"  {rank.rank}", duration(rank.step_ns)

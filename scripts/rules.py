@@ -16,12 +16,12 @@ from diagnose import analyzers
 from diagnose.analyzers import Analyzer
 from diagnose.changes import CHANGES, trial_method
 from diagnose.changes.common.change import Change
-from diagnose.changes.common.inventory import provable, public_modules
 from diagnose.cli.explain import titles
 from diagnose.text.pages import parse_page
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "evaluation"))
 from remedy_figures import FIGURES
+from remedy_inventory import provable, public_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (

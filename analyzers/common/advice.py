@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from diagnose.analyzers.common.advice_models import Model, fused_attention, vectorised_loop, with_launches
 from diagnose.model.diagnosis import Finding
+from diagnose.model.limits import MAJORITY
 from diagnose.model.line_calls import LOADS, SAVES, calls
 from diagnose.model.locations import in_library
 from diagnose.model.numerics import Numerics, identical, other_training, reduced, rounding
@@ -87,13 +88,10 @@ def in_data_parallel(_finding: Finding, program: Program) -> bool:
     return program.trains is not False and program.is_ddp is not False
 
 
-MIN_GRAPHABLE = 0.5  # of the cost, in intervals that a graph can hold
-
-
 def fits_graphs(finding: Finding, program: Program) -> bool:
     """Return whether launches could be captured: none are yet, nothing grows, the host hardly waits between them."""
     share = finding.facts.get("graphable")
-    return not (program.has_graphs or program.grows or (isinstance(share, float) and share < MIN_GRAPHABLE))
+    return not (program.has_graphs or program.grows or (isinstance(share, float) and share < MAJORITY))
 
 
 _EXCHANGED_PARTS = """from diagnose.kernels.accumulation import GradientAccumulation

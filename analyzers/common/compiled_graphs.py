@@ -1,15 +1,16 @@
-"""What calling compiled graphs costs besides what they compute: guards, wrappers, a node of autograd."""
+"""What calling compiled graphs costs besides what they compute, and which of their guards fail from step to step."""
 
 from __future__ import annotations
 
 import re
-
-import numpy as np
+from collections.abc import Sequence
 
 from diagnose.model.arrays import Rows
+from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
+from diagnose.model.guards import checked_by
 from diagnose.model.intervals import Intervals, among, contains, subtract
-from diagnose.model.records import BreakRecord
+from diagnose.model.records import BreakRecord, VersionsRecord
 from diagnose.tables import Tables
 
 ENTERED = re.compile(r"^Torch-Compiled Region")
@@ -39,6 +40,13 @@ def entering_and_computing(t: Tables) -> tuple[Intervals, Intervals]:
     return subtract(entering, inside), inside
 
 
-def last_share(time: Intervals, share: float) -> Intervals:
-    """Return the last part of each interval."""
-    return Intervals(time.end - ((time.end - time.start) * share).astype(np.int64), time.end)
+def said_of(versions: Sequence[VersionsRecord]) -> tuple[list[str], Facts]:
+    """Return the evidence of functions that were compiled again, and what a change needs to know of the first one."""
+    if not versions:
+        return [], {}
+    guard = versions[0].guards[0]
+    texts = [
+        f"{each.function}, line {each.line}, has {each.num} versions. The guard that failed last: {each.guards[0]}."
+        for each in versions
+    ]
+    return texts, {"kind": checked_by(guard), "guard": guard}

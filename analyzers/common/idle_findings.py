@@ -59,12 +59,6 @@ def _by_step(t: Tables, start: Ints, lost: Ints) -> tuple[Floats, Mask]:
     return found, (found > 0) & (2 * found >= found.mean())
 
 
-def pieces_of(t: Tables, rule: str) -> Intervals:
-    """Return the idle time of a rule."""
-    rows = t.causes.of(rule)
-    return Intervals(t.causes.start[rows], t.causes.end[rows])
-
-
 def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float = 0.05) -> Intervals:
     """Return what of ``found`` is left to claim, nothing where all of it is a smaller share of the steps."""
     start, end = t.steps.window
@@ -257,7 +251,7 @@ def calls_inside(t: Tables, rule: str) -> list[str]:
     """Name the runtime calls that took the idle time of a rule, the longest first."""
     rows = t.host_rows(Kind.RUNTIME)
     events = t.trace.events
-    inside = covered(pieces_of(t, rule), events.start[rows], events.end[rows])
+    inside = covered(t.causes.pieces(rule), events.start[rows], events.end[rows])
     rows, inside = rows[inside > 0], inside[inside > 0]
     names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, inside.astype(np.float64), minlength=len(names))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from diagnose.analyzers.common.idioms.once import stays
-from diagnose.analyzers.common.idioms.source import Source, names_in, source_at
+from diagnose.analyzers.common.idioms.source import Source, names_in, statement_at
 from diagnose.analyzers.common.rewrite import Edits
-from diagnose.model.assignments import StoredSource, assigned, name_of
+from diagnose.model.assignments import assigned, name_of
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import OwnSource
 
@@ -34,7 +34,7 @@ class MissedCache(NamedTuple):
 
 def missed_cache(source: OwnSource, line: Frame) -> MissedCache | None:
     """Return the table that a line fills after its key was not found, None if there is none."""
-    known = _source(source, line)
+    known = statement_at(source, line)
     if known is None:
         return None
     for tested in ast.walk(known.around):
@@ -90,7 +90,7 @@ def _asked(known: Source, node: ast.stmt, key: ast.expr, stored: list[ast.Subscr
 
 def made_once(source: OwnSource, line: Frame) -> Edits:
     """Return a statement whose call is made once: before the loop, or where what it is made of gets its value."""
-    known = _source(source, line)
+    known = statement_at(source, line)
     target = next(iter(getattr(known.statement, "targets", ())), None) if known is not None else None
     value = getattr(known.statement, "value", None) if known is not None else None
     if known is None or not known.is_whole or not isinstance(target, ast.Name) or not isinstance(value, ast.expr):
@@ -111,8 +111,3 @@ def _is_of_libraries(value: ast.expr) -> bool:
     return {
         ast.unparse(each.func).partition(".")[0] for each in ast.walk(value) if isinstance(each, ast.Call)
     } <= _LIBRARIES
-
-
-def _source(source: OwnSource, line: Frame) -> Source | None:
-    stored = source.whole.get(line.file, StoredSource())
-    return source_at(line.line, stored.functions, {}, stored.bindings)

@@ -18,7 +18,9 @@ from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, quantiles, span
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import Where, at_line, is_own_file, is_user_file
+from diagnose.model.numerics import number
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
@@ -61,7 +63,6 @@ def restart_share(t: Tables) -> float | None:
     return float((until - start)[restarted].sum() / max(int((end - start).sum()), 1))
 
 
-MIN_LINE_SHARE = 0.5  # of the samples within loading
 MIN_LOOP_LINE_SHARE = 0.3  # that one line has, for its function to be named where its loop has less than half
 MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
@@ -90,7 +91,7 @@ def loading_facts(t: Tables) -> Facts:
     elif not keeps_up and known.workers_busy is not None:
         share = 1 - known.workers_busy
     order, restarts = batch_order(t), restart_share(t)
-    by_sampler = order.share >= MIN_LINE_SHARE and (single or keeps_up) and not (starts or restarts)
+    by_sampler = order.share >= MAJORITY and (single or keeps_up) and not (starts or restarts)
     return {
         **as_facts(known),
         "single_process": single,
@@ -173,7 +174,7 @@ def _slow_line(t: Tables, during: Intervals, order: BatchOrder) -> Facts:
     near = [at for at in _lines_around(most, seen, functions) if at not in order.places]
     share = sum(seen[at] for at in near) / num
     waiting = 1 - sum(computing[at] for at in near) / max(sum(seen[at] for at in near), 1)
-    if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
+    if share < MAJORITY or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
         return work_facts(t, places, num, (), order.places)
     lines = [line for _, line in near]
     return {
@@ -261,14 +262,14 @@ def loading_evidence(facts: Facts) -> list[str]:
         spends += f" {percent(ready, 0)} of the batches were ready when they were asked for."
     slow = facts.get("slow_line")
     if isinstance(slow, Mapping):
-        whole = _number(facts, "sample_share")
+        whole = number(facts, "sample_share")
         beside = f", the whole sample {percent(whole, 0)}" if whole > slow["share"] else ""
         lines, takes = f"{slow['line']} takes", percent(slow["share"], 0)
         if slow["first"] < slow["last"]:
             lines = f"{slow['first']} to {slow['last']}, most often {slow['line']}, take"
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
     if facts.get("by_sampler") or facts.get("order_line"):
-        takes, at = percent(_number(facts, "order_share"), 0), facts.get("sampler_at")
+        takes, at = percent(number(facts, "order_share"), 0), facts.get("sampler_at")
         most = f", most often{at}" if at else ""
         spends += f" The sampler, which runs in the training process, takes {takes} of loading{most}."
     first = facts.get("first_batch_share")
@@ -277,7 +278,7 @@ def loading_evidence(facts: Facts) -> list[str]:
     restart = facts.get("restart_share")
     if isinstance(restart, float):
         spends += f" Each call draws the order of all samples again, which takes {percent(restart, 0)} of it."
-    said = [f"One batch is loaded {how}{count}; the median wait is {duration(_number(facts, 'batch_ns'))}.{spends}"]
+    said = [f"One batch is loaded {how}{count}; the median wait is {duration(number(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])
 
@@ -302,8 +303,3 @@ def _counted(counters: Mapping[str, float]) -> list[str]:
     if counters.get("swapped_mb", 0) >= 1:
         parts.append(f"have {counters['swapped_mb']:.0f} MB swapped out")
     return [f"While steps were recorded {who} {'; '.join(parts)}."] if parts else []
-
-
-def _number(facts: Facts, key: str) -> float:
-    value = facts.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from diagnose.analyzers.common.idioms.source import Source, last_name, names_in, source_at
+from diagnose.analyzers.common.idioms.source import Source, last_name, names_in, statement_at
 from diagnose.analyzers.common.rewrite import Edits
 from diagnose.dataflow.products import ProductOrder
-from diagnose.model.assignments import StoredSource, assigned, name_of
+from diagnose.model.assignments import assigned, name_of
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import OwnSource, span, spliced
 
@@ -33,7 +33,7 @@ class _Product(NamedTuple):
 def reordered(source: OwnSource, one: ProductOrder) -> Edits:
     """Return the statements with the product first, where the source shows that only the order changes."""
     place = one.product_stack[0] if one.product_stack else Frame("", 0, "")
-    known = _source(source, place)
+    known = statement_at(source, place)
     if known is None or one.has_bias or not one.is_first or not one.is_always:
         return ()
     lines = {_line_in(stack, one.product_stack) for stack in one.row_stacks}
@@ -62,7 +62,7 @@ def _rows(
     """Return the rows of a product before they are combined, and the statement that has them."""
     carrier, where = product.rows, known
     if isinstance(carrier, ast.Name):
-        made = _source(source, line)
+        made = statement_at(source, line)
         targets = [name_of(each) for each in getattr(made.statement, "targets", [])] if made is not None else []
         uses = [node for node in ast.walk(known.around) if isinstance(node, ast.Name) and node.id == carrier.id]
         if made is None or targets != [carrier.id] or len(uses) != 2 or _changed_between(known, made, product):
@@ -75,11 +75,6 @@ def _rows(
         return None
     data = _data(source, carrier, one, line)
     return (where, data) if data is not None else None
-
-
-def _source(source: OwnSource, line: Frame) -> Source | None:
-    stored = source.whole.get(line.file, StoredSource())
-    return source_at(line.line, stored.functions, {}, stored.bindings)
 
 
 def _line_in(stack: tuple[Frame, ...], product: tuple[Frame, ...]) -> Frame | None:
@@ -137,7 +132,7 @@ def _parameter(source: OwnSource, stack: tuple[Frame, ...], line: Frame) -> tupl
     The function has to take rows of any width: it reads no number and nothing of its object but methods.
     """
     inner = stack[stack.index(line) - 1]
-    known = _source(source, inner)
+    known = statement_at(source, inner)
     if known is None or not isinstance(known.around, ast.FunctionDef) or inner != stack[0]:
         return None
     called = {id(node.func) for node in ast.walk(known.around) if isinstance(node, ast.Call)}

@@ -112,7 +112,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
     from diagnose.model.events import Kind
-    from diagnose.model.intervals import Intervals, intersect, span, subtract, total, union
+    from diagnose.model.intervals import intersect, span, subtract, total, union
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.calls import allocations, code_loads, compile_frames
     from diagnose.tables.names import LOADER_NEXT, ZERO_GRAD
@@ -121,8 +121,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     loading, collecting = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP), t.host_rows(Kind.GC)
     others = (loading, collecting, allocations(t), code_loads(t), compile_frames(t))
     apart = t.covering(np.concatenate(others))
-    rows = t.causes.of(finding.rule)
-    named = Intervals(t.causes.start[rows], t.causes.end[rows])
+    named = t.causes.pieces(finding.rule)
     whole = t.program.second_derivatives  # a graph of the whole step holds the optimizer as well
     outside = union(t.updates, t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))  # of the model
     host = span(*t.steps.window) if whole else subtract(union(t.in_ops, named), outside)

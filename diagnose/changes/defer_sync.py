@@ -48,14 +48,12 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
     import numpy as np
 
-    from diagnose.model.intervals import Intervals
     from diagnose.replay.effects import Effect
     from diagnose.replay.graph import Graph
     from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, syncs_before
     from diagnose.tables.syncs import operators_around
 
-    rows = t.causes.of(finding.rule)
-    calls = syncs_before(t, Intervals(t.causes.start[rows], t.causes.end[rows]))
+    calls = syncs_before(t, t.causes.pieces(finding.rule))
     if not len(calls):
         return None
     reading = operators_around(t, calls)

@@ -43,10 +43,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of no copies from the host; at most also without the host's work that the device waits for."""
-    import numpy as np
-
     from diagnose.analyzers import host_compute
-    from diagnose.model.intervals import Intervals
     from diagnose.replay.effects import Effect
     from diagnose.replay.transforms import remove_cause, scale_host
 
@@ -54,8 +51,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     copies = remove_cause(t, finding, "copy", 1.0)
     if least is None or copies is None:
         return None
-    rows = np.sort(np.concatenate([t.causes.of(rule) for rule in (finding.rule, host_compute.META.id)]), kind="stable")
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = t.causes.pieces(finding.rule, host_compute.META.id)
 
     def most(graph: Graph) -> Graph:
         return scale_host(copies(graph), pieces, LEFT)

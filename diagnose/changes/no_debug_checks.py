@@ -50,7 +50,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of no checks, and at most of host work without the recording of stacks."""
     import numpy as np
 
-    from diagnose.model.intervals import Intervals, overlaps
+    from diagnose.model.intervals import overlaps
     from diagnose.replay.effects import Effect
     from diagnose.replay.graph import Graph
     from diagnose.replay.transforms import drop_waits, scale_host
@@ -61,8 +61,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     calls = t.blocking_calls
     events = t.trace.events
     calls = calls[overlaps(checks, events.start[calls], events.end[calls])]
-    rows = t.causes.of(finding.rule)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = t.causes.pieces(finding.rule)
 
     def unchecked(graph: Graph) -> Graph:
         return scale_host(drop_waits(graph, np.sort(calls, kind="stable")), checks, 0.0)

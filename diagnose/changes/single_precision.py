@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.call_arguments import Expression, parsed_call, set_arguments
 from diagnose.changes.common.call_edits import EditedCall, call_of, text_of
 from diagnose.changes.common.change import Change, Proposal, reduced
+from diagnose.model.limits import MAX_NAMED
 from diagnose.model.locations import at_line, own_place
 from diagnose.model.own_source import parsed_statement, with_parts
 
@@ -31,7 +32,6 @@ _PARAMETERS = {  # of NumPy's functions that make arrays
 }
 _TAKES_OVER = frozenset({"torch.from_numpy", "torch.as_tensor", "torch.tensor"})
 _NARROW = {"float64": "float32", "double": "float32", "complex128": "complex64"}
-MAX_NAMED = 3
 
 
 def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:

@@ -20,7 +20,6 @@ from diagnose.reports.format import growth, percent
 
 Outcome: TypeAlias = Literal["slower", "faster", "same", "undecided", "not comparable"]
 
-MAX_CHANCE = 0.025  # of the order of equal runs, in one direction; three runs a side reach one in 20 at best
 MIN_ORDERS = 20  # three runs and three: with fewer, equal runs are too often in the same order by chance
 MAX_HIDDEN = 1.25  # "the same" has to exclude a longer step than this
 MIN_ADVISED_RUNS, MAX_ADVISED_RUNS = 3, 20
@@ -62,7 +61,8 @@ def evaluate(before: Sequence[float], after: Sequence[float], tolerance: float) 
         # With so few runs: slow spells of shared machines outlast a run and make it up to 1.4 times as long.
         is_no_chance = shift.gap > 1.5
     else:
-        is_no_chance = shift.order_chance <= max(MAX_CHANCE, 1 / shift.num_orders)
+        # Of the order of equal runs, in one direction; three runs a side reach one in 20 at best.
+        is_no_chance = shift.order_chance <= max(0.025, 1 / shift.num_orders)
     if least > 1 + tolerance and is_no_chance:
         return Evaluation("slower" if shift.ratio > 1 else "faster", shift)
     limit = _limit(tolerance)

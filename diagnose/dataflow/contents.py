@@ -8,7 +8,17 @@ from itertools import chain
 from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
+from diagnose.dataflow.graph import (
+    Graph,
+    Work,
+    base_name,
+    is_arithmetic,
+    is_copy,
+    is_pointwise,
+    is_product,
+    is_weight,
+    plain_name,
+)
 from diagnose.dataflow.ignored import ignored_rows
 from diagnose.dataflow.masked import masked_rows
 from diagnose.dataflow.searched import searches
@@ -179,16 +189,9 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             if is_reached:
                 reached.update(use.value for use in one.writes)
                 is_forward = one.phase not in ("backward", "optimizer")
-                meets_weights = meets_weights or (is_forward and any(_is_weight(graph, use.value) for use in one.reads))
+                meets_weights = meets_weights or (is_forward and any(is_weight(graph, use.value) for use in one.reads))
         covered |= reached
         yield from parts if meets_weights else ()
-
-
-def _is_weight(graph: Graph, value: int) -> bool:
-    """Return whether a value is a parameter, or converted from one."""
-    while (one := graph.producer(value)) is not None and is_copy(one) and one.reads:
-        value = one.reads[0].value
-    return graph.values[value].role == "parameter"
 
 
 def _padded(graph: Graph, value: int) -> float:

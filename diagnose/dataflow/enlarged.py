@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work, base_name
-from diagnose.dataflow.rows import MIN_REPEATED, mapped_rows
+from diagnose.dataflow.rows import mapped_rows
 from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.limits import MAJORITY
 from diagnose.model.shapes import num_elements
 
 __all__ = ["EnlargedInput", "enlarged_inputs"]
@@ -116,7 +117,7 @@ def _may_be_first(graph: Graph, linear: _Map) -> bool:
     operators = [graph.operators[j] for j in linear.part.operators]
     narrowest = min((one.writes[0].shape[1] for one in operators if _interpolates(one)), default=linear.width)
     is_made = any(_interpolates(one) or _combines(one) for one in operators)
-    is_small = linear.part.elements <= (1 - MIN_REPEATED) * num_elements(linear.rows.shape)
+    is_small = linear.part.elements <= (1 - MAJORITY) * num_elements(linear.rows.shape)
     return is_made and is_small and linear.width <= narrowest
 
 

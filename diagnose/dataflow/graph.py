@@ -275,6 +275,13 @@ def components(
     return list(found.values())
 
 
+def is_weight(graph: Graph, value: int) -> bool:
+    """Return whether a value is a parameter, or converted from one."""
+    while (one := graph.producer(value)) is not None and is_copy(one) and one.reads:
+        value = one.reads[0].value
+    return graph.values[value].role == "parameter"
+
+
 def start_of_backward(graph: Graph, i: int) -> Operator:
     """Return the operator that makes the first gradient of an operator's backward pass."""
     before = (graph.operators[j] for j in range(i, -1, -1))

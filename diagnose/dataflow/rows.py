@@ -20,11 +20,11 @@ import numpy as np
 from diagnose.dataflow.copies import MAX_PARTS, Argument, Axes, Copies, axes_of, copies_in, shared_copies
 from diagnose.dataflow.graph import Graph, Work, base_name, is_copy, is_pointwise, is_reduction, plain_name
 from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.limits import MAJORITY
 from diagnose.model.shapes import num_elements
 
-__all__ = ["BY_ROW", "CONVOLUTIONS", "MIN_REPEATED", "NORMS", "EqualRows", "equal_rows", "mapped_rows"]
+__all__ = ["BY_ROW", "CONVOLUTIONS", "NORMS", "EqualRows", "equal_rows", "mapped_rows"]
 
-MIN_REPEATED = 0.5  # of the rows of a gather: of more, the work before it may do many that it leaves out
 _VIEWS = frozenset({"expand", "unfold", "as_strided"})  # that may show an element in several places
 _GATHERS = frozenset({"index_select", "index", "embedding"})
 _JOINS = frozenset({"cat", "stack"})
@@ -256,7 +256,7 @@ def _gathered(one: Operator, i: int) -> _Rows | None:
     arguments = [Argument(source, dims)]
     arguments += [_at_end(use, at + width) for use in indices]
     there, sizes = num_elements(source.shape[at : at + num]), result.shape[at : at + width]
-    if there > (1 - MIN_REPEATED) * num_elements(sizes) or num_elements(sizes) > MAX_PARTS:
+    if there > (1 - MAJORITY) * num_elements(sizes) or num_elements(sizes) > MAX_PARTS:
         return _Rows(result, tuple(range(size)), arguments)
     order = np.random.default_rng([n for use in indices for n in (use.value, use.offset)])
     labels = order.permutation(num_elements(sizes)).reshape(sizes) % there

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_reduction, reached
+from diagnose.dataflow.graph import Graph, base_name, is_copy, is_pointwise, is_reduction, is_weight, reached
 from diagnose.dataflow.repeats import MAX_SAMPLED_ZEROS
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
@@ -63,7 +63,7 @@ def _normalizes(graph: Graph, i: int) -> tuple[list[int], int]:
         value, by = one.reads[scaled].value, one.reads[factor].value
         if graph.values[by].is_one and num_elements(graph.values[by].shape) < num_elements(one.writes[0].shape):
             rows = _computed_of(graph, value, by)
-            is_free = not graph.backward[i] or not _is_weight(graph, value)
+            is_free = not graph.backward[i] or not is_weight(graph, value)
             if rows and is_free and not graph.values[value].is_one and graph.values[value].kind == "":
                 return _only_for(graph, rows, i), value
     return [], -1
@@ -91,13 +91,6 @@ def _only_for(graph: Graph, rows: list[int], i: int) -> list[int]:
         if all(k in needed for k in readers if graph.operators[k].phase != "backward"):
             needed.add(j)
     return sorted(needed)
-
-
-def _is_weight(graph: Graph, value: int) -> bool:
-    """Return whether a value is a parameter, or a copy of one."""
-    while (one := graph.producer(value)) is not None and is_copy(one) and one.reads:
-        value = one.reads[0].value
-    return graph.values[value].role == "parameter"
 
 
 def _returned(graph: Graph, i: int) -> int:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from diagnose.dataflow.graph import Graph, base_name, is_pointwise, is_product
 from diagnose.dataflow.rows import BY_ROW, CONVOLUTIONS, NORMS
 from diagnose.model.dataflow import Operator, Use
+from diagnose.model.limits import MAJORITY
 from diagnose.model.shapes import num_elements
 
 __all__ = ["Unread", "unread_results"]
 
-MIN_UNREAD = 0.5  # of a result's elements: of less a slice before the operator saves little
 SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
 
 _SORTS = frozenset({"sort", "argsort", "msort"})
@@ -60,7 +60,7 @@ def unread_results(graph: Graph, rows: Iterable[int]) -> Iterator[Unread]:
         needs[i] = need
         unread = 1 - need.share
         is_own = one.phase != "backward"  # which gradients autograd computes, nobody chooses
-        if is_own and MIN_UNREAD <= unread < 1 and (is_free or need.is_by_row):
+        if is_own and MAJORITY <= unread < 1 and (is_free or need.is_by_row):
             is_sort = name in _SORTS
             for j in (i, *graph.backward[i]):
                 yield Unread(j, SORT_SAVED if is_sort else unread, value, unread, is_sort)

@@ -21,7 +21,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.model.files import cannot_write, check_folder, printable, write_bytes
-from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.intervals import among, covered
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
@@ -111,11 +111,8 @@ def step_scalars(capture: Capture) -> dict[str, list[tuple[int, float]]]:
     if t.device_id >= 0:
         series["diagnose/idle_ms"] = covered(t.occupancy.idle, start, end) / 1e6
     kind = "idle" if t.device_id >= 0 else "host"
-    causes = t.causes
-    for rule in causes.totals():
-        rows = causes.of(rule)
-        spent = covered(Intervals(causes.start[rows], causes.end[rows]), start, end)
-        series[f"diagnose/{kind}_by_cause_ms/{rule}"] = spent / 1e6
+    for rule in t.causes.totals():
+        series[f"diagnose/{kind}_by_cause_ms/{rule}"] = covered(t.causes.pieces(rule), start, end) / 1e6
     return {name: list(zip(numbers, values.tolist(), strict=True)) for name, values in series.items()}
 
 

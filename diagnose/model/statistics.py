@@ -13,13 +13,16 @@ earlier, as for ``gate`` and ``compare``: all runs of one side may have met the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil, comb, exp, hypot, inf, log
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.intervals import quantiles
+from diagnose.model.limits import FEW, MAJORITY
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial
@@ -32,10 +35,7 @@ if TYPE_CHECKING:
 # equal runs are the program's, such as collections of garbage, which come as objects grow in number.
 
 MIN_PERIOD_STEPS = 4  # two periods of two
-MIN_PERIOD_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
 MIN_BEST_SHARE = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
-ALIKE_EXCESS = 0.5  # of a long step's excess: one with as much is of its kind
-STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
 MAX_SHIFT = 1  # of a place between runs: objects are counted from where warming up ended, a step sooner or later
 MIN_LONG_RATIO = 3.0  # times the median step: what a run does now and then, and no slower spell of the machine
 
@@ -60,7 +60,8 @@ def period_of(steps: Sequence[float]) -> int:
     if alone <= 0:
         return 1
     explained = np.array([1 - _error(x, np.arange(num) % period) / alone for period in range(2, num // 2 + 1)])
-    least = max(MIN_PERIOD_EXPLAINED, MIN_BEST_SHARE * explained.max(initial=0.0))
+    # Of the variance: noise explains none.
+    least = max(MAJORITY, MIN_BEST_SHARE * explained.max(initial=0.0))
     found = np.flatnonzero(explained >= least)
     return int(found[0]) + 2 if len(found) else 1
 
@@ -100,7 +101,7 @@ def _apart(steps: Floats, long: Rows) -> tuple[Floats, float]:
 
 def _rows(steps: Floats, period: int) -> Floats:
     if period == 1 or 2 * period > len(steps):
-        at = -1 - int(STALLED_SHARE * len(steps))
+        at = -1 - int(FEW * len(steps))  # so many of the longest are cut down
         each: Floats = np.minimum(steps, np.partition(steps, at)[at]).reshape(-1, 1)
         return each
     return steps[len(steps) % period :].reshape(-1, period)
@@ -121,7 +122,7 @@ def _without_stalls(steps: Floats) -> Floats:
     # Of a run: as many long steps that no other resembles are cut down, one at least.
     for _ in range(max(1, len(steps) // 50)):
         middle, longest = float(np.median(steps)), int(np.argmax(steps))
-        if np.sum(steps - middle >= ALIKE_EXCESS * (steps[longest] - middle)) > 1:
+        if np.sum(steps - middle >= MAJORITY * (steps[longest] - middle)) > 1:
             return steps
         steps[longest] = np.partition(steps, -2)[-2]
     return steps
@@ -299,3 +300,13 @@ def _middle_ratios(baseline: Floats, variant: Floats) -> Floats:
     ratios = baseline[:, :, np.newaxis] / variant[:, np.newaxis, :]
     middle: Floats = np.median(ratios.reshape(len(ratios), -1), axis=1)
     return middle
+
+
+def grows(times: Sequence[float]) -> bool:
+    """Return whether each part of the steps takes longer than the one before, the last by a tenth than the first."""
+    num = len(times) // 4  # parts of the run, one after the other, each compared with the one before
+    if num < 8:  # in each: their median shrugs off a long one
+        return False
+    level = [median(times[i * num : (i + 1) * num]) for i in range(4)]
+    # By less equal steps differ on a quiet machine.
+    return all(a < b for a, b in pairwise(level)) and level[-1] >= 1.1 * level[0]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from diagnose.model.limits import FEWEST
 from diagnose.monitor.step_rows import Row, percentile
 from diagnose.text.numbers import duration, growth, percent
 
-MIN_REFERENCE = 4  # rows: their median shrugs off one odd row
 MAX_REFERENCE = 10  # rows: long enough for their spread, and early enough to show a creep
 CONFIRMED = 2  # rows in a row that must be slower: one may hold an evaluation or a neighbour's burst
 MIN_TREND_ROWS = 8
@@ -62,7 +62,7 @@ class SlowdownDetector:
             return None
         self._rows.append(row)
         size = min(MAX_REFERENCE, len(self._rows) - CONFIRMED)
-        if size < MIN_REFERENCE:
+        if size < FEWEST:
             return None
         newest = self._rows[-CONFIRMED:]
         if not self._level_known:
@@ -73,10 +73,10 @@ class SlowdownDetector:
             found = Slowdown(newest[0].step - newest[0].covered + 1, level, median(each.p50_ns for each in newest))
             self._rows, self._level_known = newest, False
             return found
-        if all(each.p50_ns < level - (limit - level) for each in self._rows[-MIN_REFERENCE:]):
-            self._rows, self._level_known = self._rows[-MIN_REFERENCE:], False
+        if all(each.p50_ns < level - (limit - level) for each in self._rows[-FEWEST:]):
+            self._rows, self._level_known = self._rows[-FEWEST:], False
         else:
-            del self._rows[MAX_REFERENCE:-MIN_REFERENCE]
+            del self._rows[MAX_REFERENCE:-FEWEST]
         return None
 
 

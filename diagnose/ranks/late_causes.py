@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.profile import PHASES, CauseTraits, RankProfile
@@ -28,7 +29,6 @@ from diagnose.ranks.speeds import (
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
 NO_CORE = "no-core"
-MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Difference(NamedTuple):
 
     def is_most(self, more_ns: float) -> bool:
         """Return whether so much explains the lateness: with less, most of it is left to explain."""
-        return more_ns >= MIN_REASON_SHARE * self.late_ns
+        return more_ns >= MAJORITY * self.late_ns
 
     def slower(self, what: Literal["kernels", "operators"]) -> tuple[float, bool]:
         """Return by how much everything takes longer, and if the rank does more."""

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.model.limits import MAJORITY
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
 HOST_TOLERANCE_SHARE = 0.15  # … and where threads wait for a core, by as much as 11 ms of 90 on two cores, …
 HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other closely must not be taken for each other
 NEIGHBOURS = 2  # places by which the same collective may be shifted on two ranks: so many may be missing between them
-MIN_SUPPORT = 0.5  # of the fewer collectives: with less in common the distance of two clocks is a coincidence
 _SIZES_DIFFER = frozenset({"all_to_all", "scatter", "gather", "barrier", "send_recv"})  # each rank has its own share
 _PAIR = frozenset({"send", "recv"})
 _Key: TypeAlias = tuple[object, ...]
@@ -219,7 +219,8 @@ def _clock_distance(
     ordered = np.sort(np.array(distance))
     until = np.searchsorted(ordered, ordered + 2 * tolerance, side="right")
     count = until - np.arange(len(ordered))
-    if count.max(initial=0) < max(MIN_SUPPORT * min(num_places, len(other)), 1):
+    # With less in common the distance of two clocks is a coincidence.
+    if count.max(initial=0) < max(MAJORITY * min(num_places, len(other)), 1):
         return None
     best = int(count.argmax())
     return float(np.median(ordered[best : until[best]]))

@@ -55,7 +55,6 @@ from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.stages import of_tasks
 from diagnose.text.plain_text import middle
 
-MAX_RUN_LINES = 64  # of a rank's samples; the others have too few to compare
 MIN_WAITING_CALL_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
@@ -87,8 +86,7 @@ def profile_of(
     (kernels, kernel_names), leaves, spec = _speeds(t, computing), _leaves(t), gpu_spec(t)
     info, clocks = t.capture.info, [each for gpu in gpu_rows(t) if (each := clocks_of(gpu)) is not None]
     of_host = {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in (*PHASES, traits.copies)}
-    waiting = [t.causes.of(rule) for rule in t.causes.totals() if rule in traits.waits]
-    of_host[COMMUNICATION] = union(*((t.causes.start[mine], t.causes.end[mine]) for mine in waiting))
+    of_host[COMMUNICATION] = union(t.causes.pieces(*traits.waits))
     return RankProfile(
         rank=t.trace.rank,
         world_size=t.trace.world_size,
@@ -149,8 +147,7 @@ def _parts(t: Tables, traits: CauseTraits, own: Mapping[str, Intervals], copies:
     The device computes, or without one operators of the host. ``own`` is what the rank lacks beside collectives.
     """
     causes, tasks, events = t.causes, t.tasks, t.trace.events
-    rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in traits.waits}
-    idle = {rule: union((causes.start[mine], causes.end[mine])) for rule, mine in rows.items()}
+    idle = {rule: union(causes.pieces(rule)) for rule in causes.totals() if rule not in traits.waits}
     parts: dict[str, Intervals] = {}
     if t.device_id < 0:
         left = union(idle.pop(WORK, EMPTY), idle.pop(OUTSIDE, EMPTY))
@@ -255,8 +252,7 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     without = of_tasks(t, t.tasks.chosen(~t.tasks.is_collective))
     late = intersect(late, without.gaps.unlaunched())
     causes = without.causes
-    rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}
-    found = {rule: intersect(late, union((causes.start[mine], causes.end[mine]))) for rule, mine in rows.items()}
+    found = {rule: intersect(late, union(causes.pieces(rule))) for rule in causes.totals() if rule not in waits}
     return {rule: part for rule, part in found.items() if len(part.start)}
 
 
@@ -308,7 +304,8 @@ def _run_lines(capture: Capture) -> tuple[SampledLine, ...]:
         within.update(dict.fromkeys(path, num))
         at.update(dict.fromkeys(path[:1], num))
         callers.update(dict.fromkeys(pairwise(path), num))
-    number = {place: i for i, (place, _) in enumerate(within.most_common(MAX_RUN_LINES))}
+    # Of a rank's samples; the others have too few to compare.
+    number = {place: i for i, (place, _) in enumerate(within.most_common(64))}
     row_of_caller = {inner: number.get(outer, -1) for (inner, outer), _ in reversed(callers.most_common())}
     return tuple(
         SampledLine(*place, capture.lines.get(place[:2], ""), within[place], at[place], row_of_caller.get(place, -1))

@@ -18,9 +18,6 @@ from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import KeptPart, RankProfile
 from diagnose.tables import Tables
 
-MAX_FUNCTIONS = 32
-MAX_KEPT_PARTS = 8  # of a rank, those that take longest
-
 
 class WholeWork(NamedTuple):
     """What all ranks compute alike; times are means over ranks."""
@@ -49,8 +46,8 @@ def kept_parts(t: Tables) -> tuple[KeptPart, ...]:
             stacks = [*(recorded.operators[i].stack for i in makers), *(t.capture.run.paths if t.capture.run else ())]
             inner = dict.fromkeys((file, name) for each in stacks for file, _, name in _within(each, whole))
             code, cut = text(whole[:2], ""), text(at[:2], "")
-            found.append(KeptPart(*whole, code, at.line, cut, part.offset, ns, tuple(inner)[:MAX_FUNCTIONS]))
-    return tuple(sorted(found, key=lambda each: -each.made_ns)[:MAX_KEPT_PARTS])
+            found.append(KeptPart(*whole, code, at.line, cut, part.offset, ns, tuple(inner)[:32]))
+    return tuple(sorted(found, key=lambda each: -each.made_ns)[:8])  # of a rank, those that take longest
 
 
 def _parts(flow: Dataflow, world: int) -> dict[int, tuple[Use, Frame]]:

@@ -17,19 +17,18 @@ import numpy as np
 from diagnose.model.assignments import assigned
 from diagnose.model.capture import Capture
 from diagnose.model.dataflow import Frame, Operator
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import Where
 from diagnose.model.own_source import parsed_statement
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import MadeLine, RankProfile
 
-MAX_MADE_LINES = 64  # of a step
 # Methods of random and of NumPy's generators that draw a number, with the arguments that they take for one.
 _DRAWS = {
     **dict.fromkeys(("random", "choice", "choices", "exponential", "geometric", "poisson"), 1),
     **dict.fromkeys(("randint", "integers", "randrange", "uniform", "normal", "gauss", "binomial", "beta"), 2),
     "triangular": 3,
 }
-MIN_OF_TIME = 0.5  # of the share by which a late rank takes longer, that its tensors are larger by
 
 
 class UnevenSizes(NamedTuple):
@@ -49,7 +48,7 @@ def made_lines(capture: Capture) -> tuple[MadeLine, ...]:
             found.setdefault((one.step, one.place), []).append(one)
     rows, functions = list[MadeLine](), _functions(capture) if found else {}
     for (step, place), ones in found.items():
-        if sum(row.step == step for row in rows) == MAX_MADE_LINES:
+        if sum(row.step == step for row in rows) == 64:  # of a step
             continue
         drawn = (_draw_for(functions.get(frame.file, ()), frame) for frame in ones[0].stack)
         draw = next(filter(None, drawn), None)
@@ -137,7 +136,7 @@ def uneven_sizes(ranks: Sequence[RankProfile], time_share: float) -> UnevenSizes
     if not made.size:
         return None
     share = float(((made.max(axis=1) - np.median(np.sort(made)[:, :-1], axis=1)) / made.mean(axis=1)).mean())
-    if share <= 0 or share < MIN_OF_TIME * time_share:
+    if share <= 0 or share < MAJORITY * time_share:
         return None
     first = next((line for each in pairs if (line := _first_larger(each)) is not None), None)
     if first is None:

@@ -23,7 +23,6 @@ from diagnose.tables.names import matching
 from diagnose.tables.passes import passes_per_update
 
 _RECEIVES, _CALLS = re.compile(r"^gloo:recv"), re.compile(r"^c10d::(send|recv)")
-USUAL_MICRO_BATCHES = 4  # as which one batch is cut where a step sends it whole
 
 
 class StageTurns(NamedTuple):
@@ -65,7 +64,7 @@ def stage_turns(ranks: Sequence[RankProfile]) -> StageTurns | None:
     step_ns = float(np.median([p.step_ns for p in ranks]))
     own = np.array([max(step_ns - each.waited_ns, 0.0) for each in known])
     num = max(min(round(each.passes or each.per_step) for each in known), 1)
-    parts = num if num > 1 else USUAL_MICRO_BATCHES
+    parts = num if num > 1 else 4  # as which one batch is cut where a step sends it whole
     moved_ns = max(step_ns - float(own.sum()), 0.0)  # while no rank works: transfers, which stay
     overlapped_ns = float(own.sum() + (parts - 1) * own.max()) / parts
     if step_ns - moved_ns - overlapped_ns < MAJORITY * (float(own.sum()) - overlapped_ns):

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
 
 MAX_LISTED = 8
-MAX_CLOCKS_APART_NS = 60_000_000_000  # of two hosts without a common time server
 
 
 class Usable(NamedTuple):
@@ -86,7 +85,8 @@ def _agreement(p: RankProfile, others: Sequence[RankProfile]) -> list[int]:
         if not p.epoch_ns or not other.epoch_ns:
             return True
         later = max(p.window[0] + p.epoch_ns, other.window[0] + other.epoch_ns)
-        return later <= min(p.window[1] + p.epoch_ns, other.window[1] + other.epoch_ns) + MAX_CLOCKS_APART_NS
+        # Of two hosts without a common time server.
+        return later <= min(p.window[1] + p.epoch_ns, other.window[1] + other.epoch_ns) + 60_000_000_000
 
     return [
         sum(not set(p.step_number.tolist()).isdisjoint(o.step_number.tolist()) for o in others),

@@ -233,7 +233,6 @@ def _delays(
 # the second the replay is taken to show what the step waits for, and no warning stands beside an answer.
 MAX_ERROR_TO_PREDICT = 0.1
 MAX_ERROR_TO_RELY = 0.03
-MAX_HOLES = 0.03  # of the window, beside unrecorded nodes of graphs; as much as an error that is relied on
 MAX_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
 
 
@@ -300,7 +299,7 @@ def unreplayable(t: Tables) -> str:
             "they waited for on the host: what changes there save is bounded, not replayed."
         )
     holes = total(graph_holes(t)) / max(t.steps.window[1] - t.steps.window[0], 1)
-    if holes > MAX_HOLES:
+    if holes > MAX_ERROR_TO_RELY:
         return (
             f"For {percent(holes, 0)} of the time nodes of a graph ran that were not recorded: what changes save is "
             "bounded, not replayed."

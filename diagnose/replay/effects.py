@@ -62,8 +62,7 @@ def cost_error(t: Tables, finding: Finding, cause: Cause, bare_ns: float, *, is_
     if part.steps.num >= MIN_RECURRENCES:
         edges = np.append(part.steps.start, part.steps.window_end)
         # The time of each step that the finding's rule accounts for: without the device, or without work.
-        rows = t.causes.of(finding.rule)
-        inside = covered(Intervals(t.causes.start[rows], t.causes.end[rows]), edges[:-1], edges[1:])
+        inside = covered(t.causes.pieces(finding.rule), edges[:-1], edges[1:])
         of_causes = inside.astype(np.float64)
         sampled = min(mean_error((of_causes + _of_tasks(t, finding, edges)).tolist()), MAX_ERROR)
     unrecorded = _plain_loading(t) * bare_ns / finding.lost_ns if cause == "loading" else 0.0
@@ -163,8 +162,7 @@ def effect_of_tasks(
     """
     order = np.argsort(t.tasks.row[tasks], kind="stable")
     rows = t.tasks.row[tasks][order]
-    of = t.causes.of(finding.rule)
-    pieces = Intervals(t.causes.start[of], t.causes.end[of]) if host is None else host
+    pieces = t.causes.pieces(finding.rule) if host is None else host
 
     def transform(less: Floats, host_factor: float, pause_factor: float) -> Transform:
         def all_three(graph: Graph) -> Graph:

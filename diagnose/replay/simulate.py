@@ -12,7 +12,7 @@ import numpy.typing as npt
 from diagnose.model import diagnosis as forecast
 from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding, PathSegment
-from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.intervals import among, covered
 from diagnose.model.limits import MIN_RECURRENCES
 from diagnose.model.rules import Cause
 from diagnose.replay.graph import Graph, Times
@@ -96,9 +96,8 @@ def on_path(t: Tables, graph: Graph, path: CriticalPath, finding: Finding, cause
 
     ``t`` holds the causes; the graph may be of a part of its window.
     """
-    rows = t.causes.of(finding.rule)
     node, delay = path.divided()
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = t.causes.pieces(finding.rule)
     task = graph.is_task[path.node]
     mine = np.where(task, 0, covered(pieces, graph.start[path.node], graph.end[path.node])).astype(np.float64)
     tasks = finding.tasks

@@ -135,19 +135,18 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
 
 
 def _without_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
-    rows = t.causes.of(finding.rule)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = t.causes.pieces(finding.rule)
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
     if cause in HOST_WORK:
         intervals = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         shrunk: Transform = partial(scale_host, intervals=intervals, factor=1 - fraction)
         # Calls that free memory wait for nothing either; a wait cannot be halved.
-        frees = t.freeing_calls.calls if cause == "allocation" and fraction > 0 else rows[:0]
-        return (lambda graph: drop_waits(shrunk(graph), frees)) if len(frees) else shrunk
+        frees_memory = cause == "allocation" and fraction > 0
+        return (lambda graph: drop_waits(shrunk(graph), t.freeing_calls.calls)) if frees_memory else shrunk
     if t.device_id < 0:
-        return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
-    if cause == "pause" and len(rows):
+        return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(pieces.start) else None
+    if cause == "pause" and len(pieces.start):
         return partial(shorten_pauses, pauses=pieces, fraction=fraction)
     if cause in ("collective", "copy"):
         return _of_exposed(t, cause, pieces, fraction * transfer_share(finding))

@@ -102,9 +102,10 @@ def constant_buffers(t: Tables) -> list[Value]:
 
 def exposed_broadcasts(t: Tables) -> Intervals:
     """Return the time in which such a broadcast runs and nothing else does."""
-    rows = buffer_broadcasts(t)
-    if not len(rows):
-        return EMPTY
+    return _exposed(t, buffer_broadcasts(t))
+
+
+def _exposed(t: Tables, rows: Rows) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
@@ -122,11 +123,7 @@ def small_collectives(t: Tables) -> Rows:
 
 def exposed_small(t: Tables) -> Intervals:
     """Return the time in which such a small collective runs and nothing else does."""
-    rows = t.small_collectives
-    if not len(rows):
-        return EMPTY
-    alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
-    return subtract(alone, exposed_broadcasts(t))
+    return subtract(_exposed(t, t.small_collectives), exposed_broadcasts(t))
 
 
 def host_calls_of(t: Tables, tasks: Rows) -> Intervals:

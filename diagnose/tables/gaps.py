@@ -185,11 +185,14 @@ class Causes(NamedTuple):
     gap: Rows  # row of Gaps that the piece is part of
     rules: tuple[str, ...]
 
-    def of(self, rule: str) -> Rows:
-        """Return the rows of the pieces that a rule accounts for."""
-        if rule not in self.rules:
-            return np.empty(0, np.intp)
-        return np.flatnonzero(self.rule == self.rules.index(rule))
+    def of(self, *rules: str) -> Rows:
+        """Return the rows of the pieces that some rules account for."""
+        return np.flatnonzero(among(self.rule, [i for i, rule in enumerate(self.rules) if rule in rules]))
+
+    def pieces(self, *rules: str) -> Intervals:
+        """Return the time that some rules account for."""
+        rows = self.of(*rules)
+        return Intervals(self.start[rows], self.end[rows])
 
     def totals(self) -> Mapping[str, int]:
         """Return idle ns by rule, the largest first; rules without any are left out."""

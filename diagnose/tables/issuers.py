@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.model.limits import FEW, LONG_NS, MAJORITY
+from diagnose.model.limits import FEW, LONG_NS, MAJORITY, PREVAILS
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import (
@@ -62,9 +62,6 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
-# Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
-# takes longer in the median works.
-MAX_ISSUED_NS = 200_000
 
 
 class _Owner(NamedTuple):
@@ -84,10 +81,10 @@ def issued(t: Tables) -> Intervals:
     """Return the time in which the issuer calls its operators, short Python between two of them included.
 
     A step of the timing window is matched with one of the attribution window that calls the same operators in the
-    same order; a step without a match is left out, and so is a function whose operators do work.
+    same order; a step without a match is left out.
     """
     issuer, named = t.issuer, t.named
-    if issuer is None or issuer.median_ns > MAX_ISSUED_NS:
+    if issuer is None:
         return EMPTY
     if not _has_frames(t):
         sampled, rows = sampled_issuer(t), t.called_by_python
@@ -209,7 +206,7 @@ def _owner(frames: list[str]) -> _Owner | None:
 
 MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
-MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
+MIN_ISSUER_SAMPLES = 8
 
 
 def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
@@ -256,4 +253,4 @@ def _main_function(t: Tables, seen: Ints, num_functions: int) -> int:
     at = t.capture.samples.place
     counted = np.bincount(seen[(at >= 0) & ~np.array([*passes, False])[at]], minlength=num_functions)
     most = int(counted.argmax())
-    return most if counted[most] >= max(MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE * counted.sum()) else -1
+    return most if counted[most] >= max(MIN_ISSUER_SAMPLES, PREVAILS * counted.sum()) else -1

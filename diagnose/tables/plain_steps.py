@@ -15,10 +15,10 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import PlainSteps
 from diagnose.model.intervals import quantiles
+from diagnose.model.limits import FEWEST
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, settled, usable_steps, variation
 
-MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
 MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
 MAX_STEADY = 0.2  # quartiles apart, over the median: equal steps lie at 0.1, on a busy machine at up to 0.3
@@ -59,7 +59,7 @@ def steps_of_run(t: Tables) -> Floats:
     beside, varies = _beside(t), variation(t.capture)
     if beside is not None and (varies is None or varies.per_work_ns is None):
         rows = rows[rows >= beside.first]
-    return run.step_ns[rows if len(rows) >= MIN_BESIDE else rows[:0]].astype(np.float64)
+    return run.step_ns[rows if len(rows) >= FEWEST else rows[:0]].astype(np.float64)
 
 
 def warm(steps: Sequence[float] | Floats) -> Floats:
@@ -144,7 +144,7 @@ def _is_steady(times: Floats) -> bool:
 def _nearest(times: Floats) -> Floats:
     """Return the first of these times that count, none of too few."""
     num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_RUN_STEPS)
-    return times[:num] if len(times) >= MIN_BESIDE else times[:0]
+    return times[:num] if len(times) >= FEWEST else times[:0]
 
 
 def _differ(one: Floats, other: Floats) -> bool:

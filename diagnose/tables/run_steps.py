@@ -19,12 +19,11 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
-from diagnose.model.growth import grows
 from diagnose.model.guards import checked_by
 from diagnose.model.intervals import Intervals, among, contains, covered, distinct, quantiles, union
-from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
+from diagnose.model.limits import FEW, FEWEST, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
 from diagnose.model.records import CompilationRecord
-from diagnose.model.statistics import sum_factor
+from diagnose.model.statistics import grows, sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
 
@@ -247,7 +246,6 @@ ATTRIBUTION = 2
 TIMING = 1
 PLAIN = 0
 MIN_RUN_STEPS = 8  # of a run that is judged
-MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
 SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint", COLLECTION)  # by events, and no part of every step
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
@@ -319,7 +317,7 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     if run is None:
         return {}
     rows = np.flatnonzero(usable_steps(run, capture) & (run.state != ATTRIBUTION))
-    if len(rows) < MIN_PHASE_STEPS:
+    if len(rows) < FEWEST:
         return {}
     times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()}
     whole = sum(times.values())
@@ -506,7 +504,6 @@ class Recompiling(NamedTuple):
 # A number that changed twice goes on, as counters, temperatures and rates do, and so do flags of parameters. Sizes may
 # be a few, of which the last ones come late.
 MIN_CHANGES = 2
-MAX_VERSIONS = 8  # of a function: torch's own limit, which scripts raise
 
 
 def recompiling(t: Tables) -> Recompiling | None:
@@ -520,7 +517,8 @@ def recompiling(t: Tables) -> Recompiling | None:
     if run is None or run.num < MIN_RUN_STEPS:
         return None
     again = [each for each in capture.known.compiled.compilations if each.version]
-    start = run.num // 4 if all(each.version < MAX_VERSIONS for each in again) else 0
+    # Of a function: torch's own limit, which scripts raise.
+    start = run.num // 4 if all(each.version < 8 for each in again) else 0
     failed = defaultdict[tuple[str, ...], list[CompilationRecord]](list)
     for each in again:
         failed[each.file, each.function, re.sub(r"\d+(\.\d+)?", "#", each.guard)].append(each)

@@ -16,14 +16,15 @@ def place_of(called: Callable[..., object]) -> str:
     called = inspect.unwrap(called)
     code = getattr(called, "__code__", None) or getattr(type(called).__call__, "__code__", None)
     name: str = getattr(called, "__qualname__", type(called).__qualname__)
-    return f"{_from_here(code.co_filename)}:{code.co_firstlineno} in {name}" if code is not None else name
+    return f"{from_here(code.co_filename)}:{code.co_firstlineno} in {name}" if code is not None else name
 
 
 def line_of(frame: FrameType) -> str:
     """Return the file and line that a frame stands at."""
-    return f"{_from_here(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return f"{from_here(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _from_here(file: str) -> str:
+def from_here(file: str) -> str:
+    """Return a file without the working folder that it is in."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

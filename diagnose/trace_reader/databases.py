@@ -27,7 +27,6 @@ from diagnose.trace_reader.table import finish
 # What PyTorch writes after the name of an operator, in this order.
 _SEQUENCE, _SIZES = ", seq = ", ", sizes = "
 _ADDED = re.compile(", (?:seq|op_id|sizes|input_op_ids) = ")
-_BLOCK_ROWS = 50_000  # rows that are held as Python's objects at a time
 
 
 class _Range(NamedTuple):
@@ -64,7 +63,7 @@ class Base:
             return
         chosen = [f"IFNULL({column}, -1)" if column in there else "-1" for column in columns]
         cursor = self._connection.execute(f"SELECT {', '.join(chosen)} FROM {table} {where}")
-        while block := cursor.fetchmany(_BLOCK_ROWS):
+        while block := cursor.fetchmany(50_000):  # rows that are held as Python's objects at a time
             yield list(zip(*block, strict=True))
 
 

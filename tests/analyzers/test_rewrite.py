@@ -285,8 +285,6 @@ def forward(self, x):
     assert rewrite.applied_first(known, at(3), at(4), ("net.head", "net")) == ()  # what self.up is, is not known
 
 
-
-
 def test_edits_of_several_places_are_printed_below_their_lines():
     made = EditedStatement(30, "", "self.total = self.p.cumsum()")
     drawn = EditedStatement(39, "k = self.rng.choice(n, p=self.p)", "k = self.total.searchsorted(self.rng.random())")

@@ -2,7 +2,8 @@
 
 import random
 
-from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
+from diagnose.capture.steps.step_source import converged_since
+from diagnose.model.limits import FEWEST
 
 
 def first_steady(times):
@@ -10,8 +11,8 @@ def first_steady(times):
 
 
 def test_flat_from_the_start():
-    assert first_steady([10.0] * 20) == 2 * MIN_WINDOW_STEPS
-    assert converged_since([10.0] * (2 * MIN_WINDOW_STEPS)) == 0
+    assert first_steady([10.0] * 20) == 2 * FEWEST
+    assert converged_since([10.0] * (2 * FEWEST)) == 0
 
 
 def test_compiling_is_waited_for():

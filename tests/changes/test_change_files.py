@@ -27,10 +27,12 @@ from diagnose.changes.common.change import (
     reduced,
     rounding,
 )
-from diagnose.changes.common.inventory import BUILDING_BLOCKS, provable, public_modules
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.changes.patches import compiling, distributed
 from diagnose.model.diagnosis import Finding
+
+sys.path.append(str(Path(__file__).parents[2] / "evaluation"))
+from remedy_inventory import BUILDING_BLOCKS, provable, public_modules
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "diagnose" / "changes").glob("*.py") if path.name != "__init__.py")

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.model.assignments import Binding, assigned, changed_in_place, name_of
-from diagnose.model.own_source import EditedStatement, parsed_statement, parsed_statements, span, spliced
+from diagnose.model.assignments import Binding, StoredSource, assigned, changed_in_place, name_of
+from diagnose.model.dataflow import Frame
+from diagnose.model.own_source import EditedStatement, OwnSource, parsed_statement, parsed_statements, span, spliced
 
-__all__ = ["Idiom", "Promise", "Source", "last_name", "names_in", "same", "source_at"]
+__all__ = ["Idiom", "Promise", "Source", "last_name", "names_in", "same", "source_at", "statement_at"]
 
 _ONCE = frozenset({"", "__init__", "__post_init__", "__new__", "setup"})  # where attributes get their values
 _MODULES = frozenset({"np", "numpy"})
@@ -298,3 +299,9 @@ def source_at(
         return None
     around = ast.Module(list(statements.values()), [])
     return Source(statements[line], around, False, sampled[line].strip(), line, bindings)
+
+
+def statement_at(source: OwnSource, line: Frame) -> Source | None:
+    """Return the statement at a line whose function is stored."""
+    stored = source.whole.get(line.file, StoredSource())
+    return source_at(line.line, stored.functions, {}, stored.bindings)

@@ -6,7 +6,6 @@ is replaced. What has no content to compare, such as a file or a table of pandas
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import weakref
@@ -14,19 +13,17 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from diagnose.model.records import HostCallRecord, OperandRecord
+from diagnose.text.code_places import from_here
 from diagnose.text.masking import mask_text
 
 MAX_LOOK_NS = 300_000_000  # of a core, that looking into operands takes in all
-MAX_OPERAND_BYTES = 128 << 20  # of one operand
 MAX_SHOWN = 400  # characters of an expression or an operand
 MAX_LOOKS = 4  # at an expression in one step, of calls in a row
 NUM_PARTS, MIN_PART_BYTES = 4096, 256
-NUM_FIRST = 16  # items by which a list is known: another one may have the address of one that is gone
 CHEAP_NS = 20_000  # of a call: what it goes through is small, or it goes through little of it
 
 Content: TypeAlias = tuple[object, ...]
@@ -123,9 +120,8 @@ class HostCalls:
 
 def _record(place: Place, call: _Call) -> HostCallRecord:
     file, line, function, text = place
-    cwd = f"{Path.cwd()}{os.sep}"
     return HostCallRecord(
-        file=file.removeprefix(cwd),
+        file=from_here(file),
         line=line,
         function=function,
         text=mask_text(text)[:MAX_SHOWN],
@@ -266,7 +262,8 @@ def held_in(value: Any) -> object:
     if type(value) in (str, bytes):
         return hash(value)
     if type(value) in (list, tuple, dict, set, frozenset, deque):
-        first = (each if type(each) in _IMMUTABLE else id(each) for each in islice(value, NUM_FIRST))
+        # Items by which a list is known: another one may have the address of one that is gone.
+        first = (each if type(each) in _IMMUTABLE else id(each) for each in islice(value, 16))
         return hash((id(value), *first))
     while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
         value = value.base
@@ -282,7 +279,7 @@ def _of_array(numpy: Any, value: Any) -> Content | None:
         if isinstance(base, numpy.memmap):  # reading all of it would read the file
             return None
         base = getattr(base, "base", None)
-    if value.nbytes > MAX_OPERAND_BYTES:
+    if value.nbytes > (128 << 20):  # of one operand
         return None
     raw = memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
     step = max(value.nbytes // NUM_PARTS, MIN_PART_BYTES)

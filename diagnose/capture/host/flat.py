@@ -30,7 +30,6 @@ Cells: TypeAlias = frozenset[Cell]
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 _Found: TypeAlias = tuple[str, str, Function]  # file, class and function
 
-MAX_NODES = 20_000  # of a loop's body with what it calls
 OF_OBJECTS = -1
 ANY: Cell = (OF_OBJECTS, "*")  # all attributes
 _MODES = frozenset({"train", "eval"})  # a module's: nothing is made
@@ -150,7 +149,7 @@ class Flat:
         self._block(loop.body, scope)
 
     def _add(self, scope: _Scope, reads: Cells, gives: Iterable[Cell] = ()) -> Node:
-        if len(self.nodes) >= MAX_NODES:
+        if len(self.nodes) >= 20_000:  # of a loop's body with what it calls
             raise TooManyError
         self.nodes.append(Node(scope.chain, scope.branches, reads | scope.needs, frozenset(gives)))
         return self.nodes[-1]

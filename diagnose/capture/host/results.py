@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from diagnose.capture.host.calls import MAX_LOOK_NS, MAX_LOOKS, Content, changed_share, content_of, size_of
 from diagnose.model.records import HostResultRecord
+from diagnose.text.code_places import from_here
 
 
 class _Seen:
@@ -46,10 +45,9 @@ class HostResults:
 
     def records(self) -> tuple[HostResultRecord, ...]:
         """Return the functions that gave the same in more than one step."""
-        cwd = f"{Path.cwd()}{os.sep}"
         return tuple(
             HostResultRecord(
-                file=code.co_filename.removeprefix(cwd),
+                file=from_here(code.co_filename),
                 line=code.co_firstlineno,
                 last_line=max((line for *_, line in code.co_lines() if line is not None), default=0),
                 function=code.co_name,

@@ -11,10 +11,8 @@ from typing import Any
 
 from diagnose.capture.host.flat import Place
 from diagnose.capture.host.unread import Unread
+from diagnose.model.limits import FEWEST
 from diagnose.model.records import UnreadRecord
-
-MIN_TURNS = 4  # of a statement: by fewer it is not known how often it is read
-MAX_WATCH_NS = 15_000_000_000  # until a statement that takes time now and then has had so many
 
 
 class TurnCount:
@@ -43,7 +41,8 @@ class TurnCount:
         """Begin, at a step boundary."""
         if not self._found or sys.gettrace() is not None:
             return
-        self._is_on, self._ends_ns = True, time.perf_counter_ns() + MAX_WATCH_NS
+        # Until a statement that takes time now and then has had so many.
+        self._is_on, self._ends_ns = True, time.perf_counter_ns() + 15_000_000_000
         sys.settrace(self._entered)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -56,9 +55,7 @@ class TurnCount:
         """Take notice that a step is over; return whether enough is known, after ``least`` steps at least."""
         self._steps += 1
         late = time.perf_counter_ns() > self._ends_ns
-        return (
-            not self._is_on or late or (self._steps >= least and all(self._made[i] >= MIN_TURNS for i in self._awaited))
-        )
+        return not self._is_on or late or (self._steps >= least and all(self._made[i] >= FEWEST for i in self._awaited))
 
     def stop(self) -> tuple[UnreadRecord, ...]:
         """End, and return what ran in these steps."""

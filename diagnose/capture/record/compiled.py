@@ -1,4 +1,4 @@
-"""Reads what torch.compile keeps of the run: where it broke graphs, what it compiled when, and which guards failed.
+"""What torch.compile is given, and what it keeps of the run: broken graphs, what it compiled when, which guards failed.
 
 Dynamo keeps all of it by itself, so nothing is hooked, and nothing is imported for a script that compiles nothing. Of
 compilations it keeps the last 64, so these are read at each step.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 from msgspec import structs
 
+from diagnose.capture.record.constructions import Constructions
+from diagnose.capture.record.sampler import users_frames
 from diagnose.model.locations import is_user_file
 from diagnose.model.records import BreakRecord, CompilationRecord, CompileCallRecord, CompiledRecord, VersionsRecord
 from diagnose.text.masking import mask_text
@@ -29,7 +32,6 @@ _STAGES = {  # each is called by the one before, and the first of them by Dynamo
     "Triton": "triton_compile_time_us",
 }
 _NAMES = ("Dynamo", *_STAGES)
-MAX_COMPILATIONS = 2_000  # kept of a run
 
 
 class CompilationLog:
@@ -56,7 +58,7 @@ class CompilationLog:
         known = next((i for i, each in enumerate(metrics) if each is self._last), -1)
         self._last = metrics[-1]
         for each in metrics[known + 1 :]:
-            if len(self.compilations) < MAX_COMPILATIONS and getattr(each, "start_time_us", None):
+            if len(self.compilations) < 2_000 and getattr(each, "start_time_us", None):  # kept of a run
                 self._add(each)
 
     def _add(self, metrics: Any) -> None:
@@ -217,3 +219,45 @@ def _function(name: str) -> str:
 def _cut(text: str) -> str:
     # A guard may hold any content of the script's.
     return mask_text(text)[:200]
+
+
+MAX_CALLS = 100  # of torch.compile: of a list of layers each may have one
+
+_Function = tuple[str, str, int, int]  # name, file, first and last line
+
+
+def compile_call(target: Any, backend: object, constructions: Constructions) -> CompileCallRecord | None:
+    """Return the user's call of torch.compile that is being executed, None for a target that is not the user's."""
+    frame = next(users_frames(sys._getframe(1)), None)
+    if getattr(target, "__name__", "") == "_call_impl":  # what Module.compile passes on
+        target = target.__self__
+    codes = list(_codes(target))
+    if frame is None or not codes:
+        return None
+    made = constructions.call(frame, name="torch.compile")
+    return CompileCallRecord(
+        file=frame.f_code.co_filename,
+        line=made.begin[0] if made is not None else frame.f_lineno or 0,
+        name=getattr(target, "__name__", type(target).__name__),
+        functions=tuple(codes),
+        backend=backend if isinstance(backend, str) else getattr(backend, "__name__", ""),
+        made=made and structs.replace(made, takes_any=True),
+    )
+
+
+def _codes(target: Any) -> Iterator[_Function]:
+    """Yield the function, or the forward of a module and then what else its classes define; nothing of a library's."""
+    forward: Callable[..., Any] | None = getattr(type(target), "forward", None)
+    first = getattr(target if forward is None else forward, "__code__", None)
+    if first is None or not is_user_file(first.co_filename):
+        return
+    own = [each for cls in type(target).__mro__ for each in vars(cls).values()] if forward is not None else []
+    codes = (getattr(each, "__code__", None) for each in own)
+    for code in dict.fromkeys([first, *codes]):
+        if code is not None and is_user_file(code.co_filename) and code.co_name != "__init__":
+            yield code.co_name, code.co_filename, code.co_firstlineno, _last_line(code)
+
+
+def _last_line(code: CodeType) -> int:
+    inner = [_last_line(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return max([code.co_firstlineno, *inner, *(line for _, _, line in code.co_lines() if line is not None)])

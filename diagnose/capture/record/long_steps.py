@@ -11,7 +11,6 @@ from diagnose.capture.record.folder import StepState
 from diagnose.model.limits import MIN_RECURRENCES, PREVAILS
 
 MIN_RARE_SHARE = 0.05  # of the time: what takes less, as a collection or a pause of the machine, is not waited for
-MAX_COMPARED_STEPS = 4096  # that are compared, which takes some 50 ms
 
 
 class Due(NamedTuple):
@@ -40,7 +39,7 @@ class LongSteps:
         Steps are compared anew once there are a quarter more.
         """
         num = len(self._steps)
-        if num <= MAX_COMPARED_STEPS and num >= 1.25 * self._compared:
+        if num <= 4096 and num >= 1.25 * self._compared:  # that are compared, which takes some 50 ms
             self._compared, self._found = num, self._compare(first)
         if self._found is None:
             return None

@@ -27,9 +27,9 @@ from diagnose.capture.record.window import (
     StepSize,
     WindowKind,
 )
-from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
-from diagnose.model.growth import grows
-from diagnose.model.statistics import MIN_LONG_RATIO
+from diagnose.capture.steps.step_source import converged_since
+from diagnose.model.limits import FEWEST
+from diagnose.model.statistics import MIN_LONG_RATIO, grows
 
 # How long steps are watched once everything is recorded: until what recurs now and then has been seen to recur.
 
@@ -105,7 +105,7 @@ def attribution_steps(step_mb: float, left_mb: float) -> int:
 
 def steady_steps(times: Sequence[int]) -> int:
     """Return how many steps make the smallest group that is compared with the one before."""
-    return 1 if times and median(times[-2:]) >= LONG_STEP_S * 1e9 else MIN_WINDOW_STEPS
+    return 1 if times and median(times[-2:]) >= LONG_STEP_S * 1e9 else FEWEST
 
 
 _NOT_RECORDED = "Some steps are much longer than the others, and none came while steps were recorded as a program."

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 # Two steps that are recorded as a program, after the windows: what goes wrong here ends them, never the script.
 
 FLOW_STEPS = 2  # the second shows what is the same in every step
-MAX_COUNTED = 4  # times as many steps as are counted at least, for what comes now and then
 _DID_NOT_COME = "1 step in {every} was much longer than the others; the one that was recorded for it was not."
 
 
@@ -83,7 +82,7 @@ class FlowSteps:
         self.counts = True
         turns.start()
         try:
-            for _ in range(MAX_COUNTED * least):
+            for _ in range(4 * least):  # times as many steps as are counted at least, for what comes now and then
                 yield
                 if turns.end_step(least):
                     break

@@ -324,10 +324,6 @@ class ExactSampler:
         taken.cost_ns += rows.cost_ns
 
 
-MIN_HOT_SHARE = 0.02  # of the samples, at a line
-MAX_HOT_LINES = 16
-
-
 class Samplers:
     """The samplers of the thread that makes the steps, and before the first one of that which imports torch.
 
@@ -401,8 +397,8 @@ class Samplers:
         for taken in filter(None, (self.in_windows, self.of_run)):
             places = [path[0][:2] for path in list(taken.places)]
             seen.update(places[row] for row in taken.place if row < len(places))
-        least = MIN_HOT_SHARE * seen.total()
-        return [at for at, num in seen.most_common(MAX_HOT_LINES) if num >= least and is_users_file(at[0])]
+        least = 0.02 * seen.total()  # of the samples, at a line
+        return [at for at, num in seen.most_common(16) if num >= least and is_users_file(at[0])]
 
     @property
     def gc_runs(self) -> Sequence[object]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnose.capture.record.compile_calls import MAX_CALLS, compile_call
+from diagnose.capture.record.compiled import MAX_CALLS, compile_call
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_choosers, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY, nothing

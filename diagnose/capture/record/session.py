@@ -59,7 +59,6 @@ from diagnose.text.numbers import duration, percent
 
 QUIET_S = 20.0  # without a step until a line is shown; each further one after twice the time
 
-MAX_SOURCE = 300_000  # characters of a file of the user's: generated code is longer
 
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
@@ -342,7 +341,8 @@ class Session:
         sampled = taken.lines if taken is not None else []
         files = {file for file, _ in sampled if is_users_file(file)}
         texts = {file: "\n".join(line.rstrip("\n") for line in self.lines.text(file) or ()) for file in files}
-        parts = {file: parsed(text) for file, text in texts.items() if len(text) <= MAX_SOURCE}
+        # Longer files are generated code.
+        parts = {file: parsed(text) for file, text in texts.items() if len(text) <= 300_000}
         trees = {file: tree for file, tree in parts.items() if tree is not None}
         found = tuple(unread_results(trees))
         return TurnCount(found, trees, sampled) if found else None

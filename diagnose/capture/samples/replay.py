@@ -27,6 +27,7 @@ from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.listed import listed_numbers
 from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
 from diagnose.model.records import MAX_TEXT, ExpressionRecord, LoadedRecord
+from diagnose.text.code_places import from_here
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = frozenset(
@@ -201,16 +202,15 @@ def _rows(
     row_of = {number: row for row, number in enumerate(kept)}
     around = {number: {one.parent for one in group if one.parent >= 0} for number, group in by_number.items()}
     cuts = {number: expressions[by] for number in kept if (by := recorder.cuts.cut_by(number)) is not None}
-    cwd = f"{Path.cwd()}{os.sep}"
     return tuple(
         msgspec.structs.replace(
             _row(expressions[number], by_number[number], compares_batches=compares_batches),
-            file=expressions[number].file.removeprefix(cwd),
+            file=from_here(expressions[number].file),
             inside=tuple(sorted(row_of[n] for n in _all_around(number, around) if n in row_of)),
             is_written=number in recorder.written,
             padded_to=pads.get(number, 0),
             used=round(recorder.cuts.used(number), 6),
-            cut=(one.file.removeprefix(cwd), one.line, one.text[:MAX_TEXT]) if (one := cuts.get(number)) else None,
+            cut=(from_here(one.file), one.line, one.text[:MAX_TEXT]) if (one := cuts.get(number)) else None,
         )
         for number in kept
     )

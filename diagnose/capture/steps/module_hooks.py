@@ -16,7 +16,6 @@ _REGISTERING = (
     "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
     "register_full_backward_pre_hook",
 )  # fmt: skip
-MAX_HOOKS = 100_000  # that are remembered
 
 
 class _Line(NamedTuple):
@@ -74,7 +73,7 @@ class ModuleHooks:
     def _note(self, hook: Any, handle: Any) -> None:
         code, frame = _code(hook), next(users_frames(sys._getframe(2)), None)
         hooks = handle.hooks_dict_ref()
-        if code is None or frame is None or hooks is None or self._num >= MAX_HOOKS:
+        if code is None or frame is None or hooks is None or self._num >= 100_000:  # that are remembered
             return
         self._num += 1
         line = self._lines.setdefault((place_of(frame), code), _Line({}, set()))

@@ -11,8 +11,6 @@ import msgspec
 from diagnose.capture.record.sampler import place_of, users_frames
 from diagnose.model.records import SaveRecord
 
-MAX_TENSORS = 100_000  # of one file that are looked at
-
 
 class Saves:
     """Adds up what each line of the script saves."""
@@ -80,7 +78,7 @@ def _tensors(state: object) -> Iterator[tuple[str, Any]]:
 
     left: list[tuple[str, object]] = [("", state)]
     seen, num = set[int](), 0
-    while left and num < MAX_TENSORS:
+    while left and num < 100_000:  # of one file that are looked at
         name, one = left.pop()
         if id(one) in seen:
             continue

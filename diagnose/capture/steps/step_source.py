@@ -10,7 +10,7 @@ from statistics import median, median_low
 from types import FrameType
 from typing import Any
 
-from diagnose.model.limits import StepOn
+from diagnose.model.limits import FEWEST, StepOn
 
 # Which calls of a module prepare data: those of a dataset, and of modules that hold nothing to be trained.
 #
@@ -78,10 +78,8 @@ def num_numbers(batch: Any, depth: int = 0) -> int:
 
 # Decides from step times when a script has reached its steady state.
 
-MIN_WINDOW_STEPS = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 
-
-def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) -> int | None:
+def converged_since(times: Sequence[float], smallest: int = FEWEST) -> int | None:
     """Return the first step from which ``times`` have converged, None while they have not.
 
     The last two windows (a quarter of all steps each, at least ``smallest``) must have the same median. Windows grow

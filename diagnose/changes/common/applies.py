@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Proposal
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import in_library, own_place
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def compiled_before_capture(program: Program, *, title: str, least: float, most:
 
 
 _WAITS = r"synchroni[sz]e|wait"
-MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
 
 
 def to_training(program: Program, _finding: Finding) -> bool:
@@ -60,7 +60,7 @@ def to_a_model_of_the_script(program: Program, _finding: Finding) -> bool:
 
 def to_launches_without_graphs(program: Program, finding: Finding) -> bool:
     """Return whether launches can be captured: none are yet, nothing grows, the host hardly waits between them."""
-    return not program.has_graphs and not program.grows and graphable(finding) >= MOSTLY
+    return not program.has_graphs and not program.grows and graphable(finding) >= MAJORITY
 
 
 def to_calls_of_the_model(finding: Finding) -> bool:
@@ -69,7 +69,7 @@ def to_calls_of_the_model(finding: Finding) -> bool:
     if not isinstance(issuer, Mapping) or issuer.get("in_model"):
         return True
     share = issuer.get("share")
-    return isinstance(share, float) and share < MOSTLY and bool(finding.facts.get("has_device"))
+    return isinstance(share, float) and share < MAJORITY and bool(finding.facts.get("has_device"))
 
 
 def graphable(finding: Finding) -> float:
@@ -99,7 +99,7 @@ def waits_for(finding: Finding) -> WaitsFor:
         return reason
     for share, why in SHARES.items():
         value = finding.facts.get(share)
-        if isinstance(value, float) and value >= MOSTLY:
+        if isinstance(value, float) and value >= MAJORITY:
             return why
     first = [w.op for w in finding.where[:1] if w.op]
     path = [name for example in finding.examples[:1] for name in example.host.split(" > ")]

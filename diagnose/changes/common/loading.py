@@ -101,7 +101,6 @@ def recorded_cores(facts: Facts) -> int:
 HANDOVER_NS, TENSOR_NS, HANDED_BYTES_PER_NS = 1_200_000, 450_000, 3.0
 CHEAPER = 3.0  # how much less it is at best
 MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
-MIN_SAVED = 0.05  # of the stall at best; less is not worth another process
 MAX_WORKERS = 32  # that wait for storage: of more none was tried
 
 
@@ -206,10 +205,9 @@ def hidden_by_first_workers(
         for ns, by in ((handed_ns, worst), (handed_ns, usual), (handed_ns / CHEAPER, 1.0))
     )
     most = max(0.0, 1 - cheaply_left)
-    is_little = most < MIN_SAVED and (handed_ns > 0 or shares)
     most_left = 1 - MIN_GAIN if usual > 1 else 1.0
-    if is_little or (left >= most_left and not facts.get("has_device")):
-        return None  # or it only pays where handing batches over is cheaper, or cores share nothing
+    if left >= most_left and not facts.get("has_device"):
+        return None  # it only pays where handing batches over is cheaper, or cores share nothing
     is_open = computing * number(facts, "ready_share") > MAX_READY_SHARE or shares
     return 0.0 if is_open else max(0.0, min(HIDDEN, 1 - left_at_worst)) * moved, most * moved
 
