@@ -53,7 +53,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     of_lines = f"{lines} {percent(share, 0)} of loading"
     known = own_place(finding.where)
     at_the_line = known is not None and (known.file, known.line) == (place.file, place.line)
-    title = f"Make the sample cheaper at {of_lines}: compute in one call, or once for all samples"
+    title = f"Make the sample cheaper at {of_lines}: compute in one call, or once if each epoch gives the same"
     if facts.get("behind_draw"):
         title = f"Make the sample cheaper at {of_lines}: compute in one call"
     common = Proposal(

@@ -126,6 +126,7 @@ def _data(found: Sequence[Remark]) -> dict[str, object]:
                 "line": one.line,
                 "code": one.code,
                 "title": one.idiom.title,
+                "numerics": one.idiom.promise,
                 "condition": one.idiom.condition,
                 "edits": [edit._asdict() for edit in one.idiom.edits],
                 "measured": False,

@@ -9,7 +9,7 @@ from diagnose.model.capture import RunSteps
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.reports.text import render
 
-HOW = "compute in one call, or once for all samples"
+HOW = "compute in one call, or once if each epoch gives the same"
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 

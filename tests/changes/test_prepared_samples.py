@@ -154,7 +154,7 @@ def test_what_to_do_is_said_in_words_where_no_list_can_be_made(recording, loader
         r.sampled = [(at, ("data.py", 31, "collate"), running) for at, _, running in r.sampled]
     p = advised(r)
     assert p.diff == ""
-    assert p.title.endswith("compute in one call, or once for all samples")
+    assert p.title.endswith("compute in one call, or once if each epoch gives the same")
     assert p.after == ""
 
 
