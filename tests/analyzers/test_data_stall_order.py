@@ -5,7 +5,7 @@ from diagnose.analyzers import HOST_RULES, META, RULES
 
 def test_what_the_data_flow_shows_of_loading_is_claimed_before_the_wait_for_it():
     order = [rule.META.id for rule in HOST_RULES]
-    of_values = [each for each in ("dead-work", "constant-work", "computed-again", "growing-work", "equal-rows")]
+    of_values = "dead-work", "constant-work", "computed-again", "growing-work", "equal-rows"
     assert max(map(order.index, of_values)) < order.index("data-stall") < order.index("python-stall")
     assert order.index("slow-fft-length") < order.index("data-stall")
 
