@@ -52,7 +52,6 @@ ADVICE = (
         least=0.5,  # operators that are not compiled are called one by one, and recorded for the backward pass
     ),
 )
-MIN_ENTERING_SHARE = 0.05
 MIN_GRAPHS = 2.0  # calls a step: one graph around the step is what this asks for
 
 
@@ -66,7 +65,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     if len(graphs(t)) < MIN_GRAPHS * t.steps.num or breaks(t):
         return EMPTY
     entering, computing = entering_and_computing(t)
-    return worth_claiming(t, left, entering, MIN_ENTERING_SHARE) if total(entering) > total(computing) else EMPTY
+    return worth_claiming(t, left, entering) if total(entering) > total(computing) else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:

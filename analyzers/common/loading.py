@@ -18,7 +18,7 @@ from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, quantiles, span
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import MAJORITY, NEARLY_ALL
 from diagnose.model.locations import Where, at_line, is_own_file, is_user_file
 from diagnose.model.numerics import number
 from diagnose.model.records import LoaderRecord, as_facts
@@ -29,7 +29,6 @@ from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
 
-MIN_RESTARTED = 0.9  # of the calls: with epochs of a few batches some go on
 _ORDERS = ("aten::randperm", "aten::multinomial")
 _BEGIN = r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$"
 
@@ -42,7 +41,7 @@ def restart_share(t: Tables) -> float | None:
     draws; a loader that does not shuffle shows nothing.
     """
     made = makes_iterators(t)
-    if made is not None and made < MIN_RESTARTED:
+    if made is not None and made < NEARLY_ALL:
         return None
     events, names = t.trace.events, t.trace.names
     calls = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
@@ -54,7 +53,7 @@ def restart_share(t: Tables) -> float | None:
     drawn = np.searchsorted(events.start[draws], start)
     order = draws[np.minimum(drawn, len(draws) - 1)]
     restarted = (drawn < len(draws)) & (events.start[order] < end)
-    if restarted.mean() < MIN_RESTARTED:
+    if restarted.mean() < NEARLY_ALL:
         return None
     reads = np.array([re.match(_BEGIN, name) is None for name in names], bool)
     begun = np.append(events.start[rows[reads[events.name[rows]]]], np.iinfo(np.int64).max)

@@ -15,12 +15,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from diagnose.dataflow.graph import Graph, Work, base_name, is_product
 from diagnose.dataflow.recurrences import recurrence_of
 from diagnose.model.dataflow import Frame
+from diagnose.model.limits import FEWEST, NEARLY_ALL
 
 __all__ = ["Loop", "loops"]
 
-MIN_LOOP_CALLS = 4
 MAX_INDEPENDENT = 0.25  # longest chain, of the calls: experts in each of several layers are independent
-MIN_LOOPED = 0.9  # of the calls of a line: of operators that run as often as the line does
 # These add to what earlier calls left, in any order, or write beside it.
 _COLLECTS = frozenset({"add", "sub", "mul", "maximum", "minimum", "logaddexp", "cat", "copy", "index_put", "index_add"})
 
@@ -57,7 +56,7 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
     bodies: dict[tuple[str, Site, int], list[Site]] = defaultdict(list)
     counts = {site: _num_calls(graph, site, rows) for site, rows in sites.items()}
     for site, num in counts.items():
-        if num >= MIN_LOOP_CALLS * max(counts.get(site[1:], 0), 1):
+        if num >= FEWEST * max(counts.get(site[1:], 0), 1):
             bodies[site[0].function, site[1:], num].append(site)
     found: dict[Site, Loop] = {}
     each = [(num, body) for (_, _, num), lines in bodies.items() for body in _interleaved(graph, lines, sites)]
@@ -107,7 +106,7 @@ def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
     """
     calls = sorted(_calls(graph, rows), key=len, reverse=True)
     below = [each for each in calls if graph.operators[each[0]].stack != site]
-    needed, num = MIN_LOOPED * sum(map(len, below or calls)), 0
+    needed, num = NEARLY_ALL * sum(map(len, below or calls)), 0
     for each in below or calls:
         num += len(each)
         if num >= needed:
@@ -130,10 +129,10 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], around: lis
     moves: Literal["", "before", "after"] = ""
     form, line = "", min((site[0] for site in body), key=lambda frame: frame.line)
     if chain > MAX_INDEPENDENT * num:
-        if any(len(_largest_layer(graph, each)) < MIN_LOOP_CALLS for each in calls):
+        if any(len(_largest_layer(graph, each)) < FEWEST for each in calls):
             return None
         run = _longest_run(graph, around, [i for each in calls for i in each])
-        if len(set(run) & set(members)) < MIN_LOOP_CALLS:
+        if len(set(run) & set(members)) < FEWEST:
             return None
         one = recurrence_of(graph, run, collected)
         kind, form = "recurrent", one.form

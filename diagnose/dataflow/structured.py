@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple, TypeAlias
 from diagnose.dataflow.graph import Graph, base_name, is_copy, is_product, is_reduction, plain_name
 from diagnose.dataflow.rows import CONVOLUTIONS
 from diagnose.model.dataflow import Frame, Operator, Use
-from diagnose.model.limits import MAJORITY
 from diagnose.model.shapes import num_elements
 
 __all__ = ["StructuredZeros", "structured_zeros"]
@@ -60,7 +59,7 @@ def _on_blocks(graph: Graph) -> Iterator[StructuredZeros]:
             continue
         read = [blocks[use.value] for use in one.reads if use.value in blocks and _is_whole(graph, use)]
         found = min(read, default=None)
-        if found is None or not 0 < found.share <= MAJORITY:
+        if found is None or not 0 < found.share < 1:
             continue
         if one.step < graph.last_step:
             before.add((one.place, found.share))

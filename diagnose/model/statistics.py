@@ -302,11 +302,14 @@ def _middle_ratios(baseline: Floats, variant: Floats) -> Floats:
     return middle
 
 
+MIN_PART_STEPS = 8  # their median shrugs off a long one
+MIN_RUN_GROWTH = 0.1  # from the first part to the last: what equal steps differ by on a quiet machine
+
+
 def grows(times: Sequence[float]) -> bool:
     """Return whether each part of the steps takes longer than the one before, the last by a tenth than the first."""
     num = len(times) // 4  # parts of the run, one after the other, each compared with the one before
-    if num < 8:  # in each: their median shrugs off a long one
+    if num < MIN_PART_STEPS:
         return False
     level = [median(times[i * num : (i + 1) * num]) for i in range(4)]
-    # By less equal steps differ on a quiet machine.
-    return all(a < b for a, b in pairwise(level)) and level[-1] >= 1.1 * level[0]
+    return all(a < b for a, b in pairwise(level)) and level[-1] >= (1 + MIN_RUN_GROWTH) * level[0]

@@ -33,7 +33,6 @@ from diagnose.text.numbers import percent
 # a share of the rest, and of what is saved. Of twelve repaired fixtures the rest took 0 to 43 % less
 # (evaluation/pages/pairs.md). What is only done elsewhere takes most of them all the same.
 REST_GAINS, MAX_GAIN, MAX_GAIN_MOVED = 0.45, 0.3, 0.1
-MAX_RECORDING = 0.8  # of a cost: a loop of tiny operators took 0.14 ms and 0.6 while it was recorded
 MAX_ERROR = 1.0  # of what comes in one step of ten: the quantile stands for means of values that are more alike
 
 
@@ -83,7 +82,7 @@ def _recording_left(t: Tables, finding: Finding) -> float:
     begun = t.trace.events.start[t.host_rows(Kind.OP, Kind.ANNOTATION)]
     inside = np.searchsorted(begun, t.causes.end[rows]) - np.searchsorted(begun, t.causes.start[rows])
     per_step = float(inside.sum()) / max(t.steps.num, 1)
-    return min(per_step * HIDDEN_EVENT_NS / finding.lost_ns, MAX_RECORDING)
+    return min(per_step * HIDDEN_EVENT_NS / finding.lost_ns, 1.0)
 
 
 def _plain_loading(t: Tables) -> float:

@@ -13,12 +13,11 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import Intervals
-from diagnose.model.limits import CALL_NS
+from diagnose.model.limits import CALL_NS, FEWEST
 from diagnose.model.shapes import Shape
 from diagnose.tables import Tables
 from diagnose.tables.names import JOINS, shapes_of_each
 
-MIN_LONGER_CALLS = 4  # of a model, each longer by the same
 MIN_CALLS_OVER_STEPS = 8  # where a step is a call: batches that are sorted by length grow too
 # Where each operator has its input among its arguments; the others are weights.
 _INPUT = {
@@ -156,14 +155,14 @@ def _chains(t: Tables, rows: Rows, shapes: list[tuple[Shape, ...]]) -> Iterator[
 
 def _growing(runs: list[_Run]) -> Iterator[_Chain]:
     begin = 0
-    while begin + MIN_LONGER_CALLS <= len(runs):
+    while begin + FEWEST <= len(runs):
         grown = _difference(runs[begin].shape, runs[begin + 1].shape)
         end = begin + 1
         while end < len(runs) and grown and _difference(runs[end - 1].shape, runs[end].shape) == grown:
             end += 1
         part = runs[begin:end]
         # A longer last run has the training's own call, of the same length as the last token's.
-        if grown and len(part) >= MIN_LONGER_CALLS and all(len(run.at) == len(part[0].at) for run in part[:-1]):
+        if grown and len(part) >= FEWEST and all(len(run.at) == len(part[0].at) for run in part[:-1]):
             side, by = grown
             yield _Chain(tuple(run.at[0] for run in part), tuple(run.shape[side] for run in part), by)
         begin = max(end - 1, begin + 1)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct, subtract, union
+from diagnose.model.limits import NEARLY_ALL
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
@@ -71,8 +72,6 @@ def graphed_updates(t: Tables) -> Mask:
 # attribution window has the very same list, the two are the same work, operator by operator; where it has a list that
 # is the same but for one place, so are the operators before and behind that.
 
-MIN_ALIKE = 0.9  # of a step's operators, or of its tasks
-
 
 class MatchedStep(NamedTuple):
     """A step's outermost operators, or its tasks, and the same ones of a step of the attribution window."""
@@ -122,7 +121,7 @@ def _like(rows: Rows, names: Ints, same: Rows | None, others: Sequence[tuple[Row
         most = min(len(rows), len(other))
         first = _num_alike(names[:most], theirs[:most])
         last = min(_num_alike(names[::-1][:most], theirs[::-1][:most]), most - first)
-        if first + last >= max(MIN_ALIKE * len(rows), len(best.rows) + 1 if best is not None else 1):
+        if first + last >= max(NEARLY_ALL * len(rows), len(best.rows) + 1 if best is not None else 1):
             of = np.r_[:first, len(rows) - last : len(rows)]
             of_other = np.r_[:first, len(other) - last : len(other)]
             best = MatchedStep(rows[of], other[of_other])

@@ -18,6 +18,7 @@ from diagnose.model.intervals import quantiles
 from diagnose.model.limits import FEWEST
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, settled, usable_steps, variation
+from diagnose.tables.steps import COLD_RATIO
 
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
 MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
@@ -31,9 +32,6 @@ class _Beside(NamedTuple):
     recorded: Floats
     after: Floats
     first: int = 0  # row of the first step that counts: those before it were slower than what was recorded and followed
-
-
-COLD_RATIO = 1.5  # of the others' median: a first step that takes longer than any other one is cold
 
 
 def unprofiled_steps(t: Tables) -> Floats:

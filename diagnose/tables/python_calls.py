@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains
-from diagnose.model.limits import MAJORITY
+from diagnose.model.limits import FEWEST, MAJORITY
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, rows_of
@@ -25,7 +25,6 @@ HEAVY = re.compile(
     r"\w*attention\w*|batch_norm|layer_norm|multi_head\w*)$"
 )
 _ENGINE = "autograd::engine::"
-MIN_TIMES = 4  # that the body of a loop runs in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def repeats(t: Tables, rows: Rows) -> float:
     usual = np.argsort(num, kind="stable")[-(np.count_nonzero(num) + 1) // 2]  # the middle one of those with any
     # Of the first operators of the step.
     names = t.trace.events.name[rows[step == usual]][:1000]
-    shares = [float((names[k:] == names[:-k]).mean()) for k in range(1, len(names) // MIN_TIMES + 1)]
+    shares = [float((names[k:] == names[:-k]).mean()) for k in range(1, len(names) // FEWEST + 1)]
     return max(shares, default=0.0)
 
 

@@ -21,7 +21,7 @@ from diagnose.model.capture import Capture, RunSteps, Samples
 from diagnose.model.events import Kind
 from diagnose.model.guards import checked_by
 from diagnose.model.intervals import Intervals, among, contains, covered, distinct, quantiles, union
-from diagnose.model.limits import FEW, FEWEST, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
+from diagnose.model.limits import FEW, MAJORITY, MIN_RECURRENCES, MIN_REGIONS, PREVAILS
 from diagnose.model.records import CompilationRecord
 from diagnose.model.statistics import grows, sum_factor
 from diagnose.tables import Tables
@@ -317,8 +317,6 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     if run is None:
         return {}
     rows = np.flatnonzero(usable_steps(run, capture) & (run.state != ATTRIBUTION))
-    if len(rows) < FEWEST:
-        return {}
     times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()}
     whole = sum(times.values())
     return {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0}

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.model.limits import CALL_NS, FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, PREVAILS
+from diagnose.model.limits import CALL_NS, FEW, LONG_NS, MAJORITY, MIN_RECURRENCES, NEARLY_ALL, PREVAILS
 from diagnose.tables.host import captured, outermost_of_threads
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
@@ -510,7 +510,6 @@ def _recorded(trace: Trace) -> tuple[int, int]:
 MIN_KERNELS = 10  # of a step: fewer are a measurement of single operators
 MIN_KERNELS_ALIKE = 0.95  # of the kernels of a step, at the same place as in another one
 MIN_STEPS_ALIKE = 0.8  # of the steps
-MIN_KERNELS_LINKED = 0.9  # of the tasks, to their launches
 
 
 def repeated_kernels(trace: Trace) -> Rows:
@@ -519,7 +518,7 @@ def repeated_kernels(trace: Trace) -> Rows:
     tasks = rows_of(trace, Kind.KERNEL)
     linked = tasks[events.cause[tasks] >= 0]
     none = tasks[:0]
-    if len(linked) < max(MIN_RECURRENCES * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+    if len(linked) < max(MIN_RECURRENCES * MIN_KERNELS, NEARLY_ALL * len(tasks)):
         return none
     _, _, device = grouped(events.device[linked])  # of which some may be unknown
     linked = linked[device == np.bincount(device).argmax()]
