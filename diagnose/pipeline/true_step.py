@@ -250,7 +250,8 @@ def true_step(t: Tables) -> TrueStep:
         rare_ns += growing.unrecorded_ns
     plain = t.plain_steps
     if plain is not None and not plain.agree:
-        undisturbed_ns = max(recorded_ns, min(plain.before_ns or 0.0, plain.after_ns or 0.0) or mean_ns)
+        quieter_ns = min(plain.before_ns or 0.0, plain.after_ns or 0.0) or mean_ns  # of usual steps
+        undisturbed_ns = max(recorded_ns, quieter_ns + in_window_ns)
         mean_ns = min(mean_ns, undisturbed_ns + rare_ns - in_window_ns)
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)
 

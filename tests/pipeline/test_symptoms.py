@@ -94,3 +94,23 @@ def test_long_steps_that_were_recorded_count_as_the_run_has_them():
 
 def test_the_same_rule_has_one_finding_of_long_steps():
     assert left(waste(0.2), waste(0.24), stall(0.4)) == {"computed-again": 0.24}
+
+
+def test_the_one_long_step_of_a_window_costs_what_all_long_steps_of_the_run_do(recording, run_steps):
+    """Every 20th step saves for 50 ms; the ten recorded ones hold one of them."""
+    r, now = recording(devices=()), 0.0
+    for number, ms in enumerate([10, 10, 10, 10, 60, 10, 10, 10, 10, 10]):
+        r.step(number + 1, now, now + 1000 * ms)
+        r.op("aten::mm", now, now + 10_000)
+        if ms > 10:
+            r.frame("train.py(97): save", now + 10_100, now + 59_900)
+        now += 1000 * ms
+    took = [60.0 if i % 20 == 19 else 10.0 for i in range(100)]
+    r.run = run_steps(took, state=[0] * 14 + [3] + [1] * 10 + [3] + [0] * 74)
+    r.with_info(light_ms=(10.0,) * 10, unprofiled_ms=(10.0,) * 10, settled_after=2)
+    found = {f.rule: f for f in r.diagnosis().findings}
+    finding = found["python-stall"]
+    assert finding.title == "Python between operators delays the step, in 1 step of 20"
+    assert finding.share == pytest.approx(0.2, rel=0.1)  # of about 12.5 ms; of the ten recorded ones it is a third
+    assert finding.evidence[0].startswith("It lies in steps that are long now and then: by all of these, 2.")
+    assert "periodic-stall" not in found
