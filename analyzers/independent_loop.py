@@ -164,13 +164,6 @@ ADVICE = (
         when=_in_file("torch/nn/utils/clip_grad.py"),
     ),
     _LOOP,
-    replace(
-        _LOOP,
-        title="Leave the penalty of the parameters{at} to the optimizer: weight_decay is twice its coefficient",
-        numerics=rounding("the gradients are added in another order; the decay of AdamW is another regularisation"),
-        needs="a penalty that is a sum of squares, and an optimizer that adds weight_decay to the gradients",
-        when=lambda f, _: f.facts.get("of_model") and f.facts.get("with_gradients"),
-    ),
 )
 
 

@@ -261,7 +261,7 @@ def _solves(graph: Graph) -> Iterator[_Found]:
         matrix, result = graph.values[one.reads[0].value], one.writes[0]
         side, columns = one.reads[0].shape[-1], max(num_elements(result.shape) // max(one.reads[0].shape[-1], 1), 1)
         columns = max(columns * side**2 // max(num_elements(one.reads[0].shape), 1), 1)  # of each matrix
-        key = matrix.fingerprint if matrix.is_exact else one.reads[0].value
+        key = matrix.fingerprint if matrix.is_exact else _derived(graph, one.reads[0].value)
         before = factored.setdefault(key, one.step)
         solved = solve_operations(side, columns, is_factored=True)
         spared = 1 - solved / solve_operations(side, columns, is_factored=False)
@@ -272,6 +272,15 @@ def _solves(graph: Graph) -> Iterator[_Found]:
         elif before < one.step or factored.get((key, "here")) == one.step:
             yield _Found("same matrix", (i,), spared, (side, columns))
         factored[key, "here"] = one.step
+
+
+def _derived(graph: Graph, value: int, depth: int = 8) -> object:
+    """Return what is equal for values that are computed alike of the same values."""
+    made_by = graph.values[value].producer
+    one = graph.operators[made_by] if made_by >= 0 else None
+    if one is None or graph.values[value].version or one.draws or not graph.computes(made_by) or not depth:
+        return value
+    return one.name, one.attributes, *((_derived(graph, use.value, depth - 1), *use[1:]) for use in one.reads)
 
 
 def _decays(graph: Graph) -> Iterator[_Found]:

@@ -172,7 +172,8 @@ def _unchanging(call: HostCallRecord, node: ast.expr, steps: int) -> GoneThrough
         case "file":
             is_waste = 2 * call.num_given <= call.looks and bool(others)  # the same array again
         case "row":
-            is_waste = call.num > steps and any(each.kind in _PLACES for each in others)  # one, and not many at once
+            is_one = any(each.kind in _PLACES for each in others)  # and not many at once, or what has to be searched
+            is_waste = call.num > steps and is_one and not operand.order
         case "copy":
             is_waste = True
         case _:
