@@ -3,7 +3,14 @@
 import pytest
 
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.records import ExpressionRecord, LoadedRecord, LoaderRecord
+from diagnose.model.records import (
+    ExpressionRecord,
+    HostCallRecord,
+    ListedRecord,
+    LoadedRecord,
+    LoaderRecord,
+    OperandRecord,
+)
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -127,3 +134,28 @@ def test_the_change_cuts_first_what_is_cut_later(booked, late):
     titles = [change.title for change in late.diagnosis().prescriptions if change.id == "cut-first"]
     assert titles[0].endswith("before what lines 3 and 7 compute, not after it")
     assert "cut-first" not in shown(row(is_constant=True))
+
+
+def test_lists_in_samples_cost_what_arrays_in_their_place_save(late):
+    late.annotation(SINGLE, 300, 690)
+    listed = ListedRecord(file="data.py", line=9, function="__getitem__", text="flow", numbers=1500, share=0.5)
+    late.info = CaptureInfo(loaded=LoadedRecord(samples=8, total_ns=1000, listed=listed))
+    assert late.booked()["wasted-sample"] == 195_000
+    finding = late.find("wasted-sample")
+    assert (finding.where[0].line, finding.title) == (9, "Lists of numbers in the samples are collated one by one")
+    assert "lists of 1,500 numbers, as flow" in finding.evidence[-1]
+    titles = [each.title for each in late.prescribe("wasted-sample")]
+    assert titles[0] == "Return arrays instead of lists from the dataset (data.py:9)"
+
+
+def test_a_function_that_is_called_for_each_row_is_a_part_of_the_call(late):
+    late.annotation(SINGLE, 300, 690)
+    text = "np.apply_along_axis(rate, 1, x)"
+    operand = OperandRecord(text="x", kind="numpy.ndarray", size=900, shape=(30, 30))
+    call = HostCallRecord(file="data.py", line=7, text=text, name="numpy.apply_along_axis", num=8, ns=900, looks=4,
+                          operands=(operand,))  # fmt: skip
+    expressions = (row(text=text, ns=800, own_ns=100),)
+    late.info = CaptureInfo(loaded=LoadedRecord(samples=8, total_ns=1000, expressions=expressions, calls=(call,)))
+    assert late.booked()["wasted-sample"] == pytest.approx(0.7 * 0.8 * 390_000, abs=2)
+    finding = late.find("wasted-sample")
+    assert finding.title == "np.apply_along_axis() calls a function of Python's for each row"
