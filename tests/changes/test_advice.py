@@ -17,7 +17,7 @@ def test_python_that_computes_goes_to_no_thread(waiting, process):
         STALL, where=(Where("train.py", 7, code="rows = parse(lines)"),), facts={"waiting_share": waiting}
     )
     (p,) = prescribe(finding, 10e6)
-    assert ("in another process" in p.title, "ThreadPoolExecutor" in p.after) == (process, not process)
+    assert ("for another process" in p.needs, "ThreadPoolExecutor" in p.after) == (process, not process)
 
 
 @pytest.mark.parametrize(("sent", "prescribed"), [(84, False), (999_999, False), (1_000_000, True), (None, True)])
