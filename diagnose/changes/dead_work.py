@@ -72,7 +72,7 @@ def _where_read_proposal(finding: Finding, _step_ns: float, _program: Program) -
 CHANGES = (
     Change(
         id="compute-where-read",
-        page="""Compute a result where it is read.
+        page="""Compute a result in the branch that reads it.
 
 What it does
     Moves statements into the branch that reads what they make, such as the score that every tenth step prints. If they
@@ -81,7 +81,7 @@ What it does
 What to watch
     A statement that draws random numbers draws fewer.
 """,
-        title="Compute a result where it is read",
+        title="Compute a result in the branch that reads it",
         numerics=identical("if nothing else reads it"),
         edit=STATEMENTS,
         proposal=_where_read_proposal,
