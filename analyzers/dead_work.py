@@ -56,7 +56,7 @@ META = RuleMeta(
     order=97,  # before waits and Python that only serve such a result
     host_order=61,
     legend=Legend("operators computed what nothing uses"),
-    changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-where-read", "compute-less-often"),
+    changes=("skip-zero-term", "skip-frozen", "detach-inputs", "compute-in-branch", "compute-less-often"),
     needs=("data flow",),
 )
 ADVICE = (

@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "hierarchical-exchange",
     ),
     "ddp_arguments": ("no-buffer-broadcast", "no-unused-search"),
-    "dead_work": ("compute-where-read", "skip-frozen", "skip-zero-term", "detach-inputs"),
+    "dead_work": ("compute-in-branch", "skip-frozen", "skip-zero-term", "detach-inputs"),
     "fewer_bits": ("allow-tf32", "autocast"),
     "less_memory": (
         "eight-bit-optimizer", "offload-optimizer", "shard-optimizer", "offload-activations", "checkpoint-blocks",

@@ -71,7 +71,7 @@ def _where_read_proposal(finding: Finding, _step_ns: float, _program: Program) -
 
 CHANGES = (
     Change(
-        id="compute-where-read",
+        id="compute-in-branch",
         page="""Compute a result in the branch that reads it.
 
 What it does

@@ -263,7 +263,7 @@ def test_most_changes_can_be_proved():
     # Named one by one: of these a trial runs a copy of the script with the diff applied, so each is reviewed
     # once. Derived from patch and edit, the set would repeat `trial_method`.
     assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
-        "call-once", "cheaper-line", "cheaper-sample", "compute-first", "compute-where-read", "defer-sync",
+        "call-once", "cheaper-line", "cheaper-sample", "compute-first", "compute-in-branch", "defer-sync",
         "detach-inputs", "one-backward",
         "eight-bit-optimizer", "load-once", "make-on-device", "no-contiguous", "remove-synchronize",
         "reorder-product", "reuse-result",
