@@ -61,7 +61,11 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
             edits = made_once(flow.source, one.value_line)
         sure: Confidence = "high" if one.is_certain or edits else "medium"
         lines = (*one.work.lines, one.value_line)
-        facts = {"kind": "constant", "cache": cache.name if cache is not None and edits else ""}
+        facts = {
+            "kind": "constant",
+            "is_part": not one.is_whole,
+            "cache": cache.name if cache is not None and edits else "",
+        }
         yield Avoidable(title, text, one.work, lines, facts, confidence=sure, edits=edits)
 
 

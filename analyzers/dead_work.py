@@ -32,7 +32,6 @@ from diagnose.analyzers.common.rewrite import (
     frozen_for,
     only_trained,
     skipped,
-    without_calls,
     without_gradients,
 )
 from diagnose.analyzers.common.rewrite_blocks import moved
@@ -234,8 +233,8 @@ def _averages(flow: Flow) -> Iterator[Avoidable]:
 
 def _edits(source: OwnSource, one: DeadWork) -> Edits:
     """Return the user's statement that starts the gradients or adds the term, without them."""
-    if one.asked_line is not None:
-        return without_calls(source, one.asked_line, "requires_grad_")
+    if one.asked_line is not None:  # another step may use them, as a ranking by gradients now and then
+        return ()
     if one.unused:
         return frozen_for(source, one.call_line) if one.call_line is not None else ()
     if one.kind == "zero factor" and one.use_line is not None and one.use_line == one.value_line:

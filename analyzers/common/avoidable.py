@@ -273,6 +273,8 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
     """Return the rule of the script's loops of some kinds; ``words`` say how their calls depend on each other."""
 
     def detect(flow: Flow) -> Iterable[Avoidable]:
+        again = (each.work.operators for each in flow.found.computed_again if each.is_parametrized)
+        parametrized = {i for each in again for i in each}  # a layer of torch would have no parametrization
         for one in flow.found.loops:
             if one.kind in titles:
                 # The innermost call in a statement that loops, of those that make all of it. A loop whose turns are
@@ -286,7 +288,7 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
                 facts |= {"issuer": issuer(line, one.work)} | {
                     "of_model": one.of_model,
                     "with_gradients": one.with_gradients,
-                    "form": one.form,
+                    "form": "" if parametrized.intersection(one.work.operators) else one.form,
                     "moves": one.moves,
                 }
                 share = calling_share(one.work, one.overhead_share)

@@ -230,18 +230,6 @@ def frozen_for(source: OwnSource, line: Frame) -> Edits:
     return _edit(source, line, f"{name}.requires_grad_(False)\n{text}\n{name}.requires_grad_(True)")
 
 
-def without_calls(source: OwnSource, line: Frame, method: str) -> Edits:
-    """Return a statement without the calls of a method that returns its object."""
-    text, node = source.text(line), source.statement(line)
-    calls = _outermost(node, lambda each: _called(each).endswith(f".{method}")) if node is not None else []
-    parts = [
-        (each, _segment(text, each.func.value))
-        for each in calls
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
-    ]
-    return _edit(source, line, "" if isinstance(node, ast.Expr) else with_parts(text, parts)) if parts else ()
-
-
 def _called(node: ast.AST) -> str:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 

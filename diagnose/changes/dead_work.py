@@ -45,12 +45,13 @@ def _detach_inputs_proposal(finding: Finding, _step_ns: float, _program: Program
     elif facts.get("ends_early"):
         title = "End the backward pass at the parameters: `loss.backward(inputs=list(model.parameters()))`"
     elif facts.get("is_asked"):
-        title = f"Leave out requires_grad_(){at}: nothing below it trains"
+        title = f"Ask for gradients{at} only in steps that use them: no recorded step does"
         needs = "no reentrant checkpoint, which needs an input with a gradient"
     elif facts.get("below"):
         title = f"Run what is below {facts['below']} without gradients{at}: nothing there trains"
     # Of the unused functions of the pass the first may be needed.
-    return of_statements(facts.get("edits"), title=title, needs=needs, least=0.8)
+    numerics = identical("if no other step uses them" if facts.get("is_asked") else "")
+    return of_statements(facts.get("edits"), title=title, numerics=numerics, needs=needs, least=0.8)
 
 
 _WHERE_READ = {
@@ -127,8 +128,8 @@ What to watch
         page="""End gradients above layers that do not train.
 
 What it does
-    Detaches what another model made, leaves out `requires_grad_()`, or runs frozen layers under `torch.no_grad()`.
-    Freezes parameters that no optimizer updates, or whose learning rate is 0.
+    Detaches what another model made, or runs frozen layers under `torch.no_grad()`. Freezes parameters that no
+    optimizer updates, or whose learning rate is 0.
 
 What to watch
     Detach only if the other model's optimizer does not step on this loss. A reentrant checkpoint needs an input with a

@@ -20,6 +20,8 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     title, needs = "Keep the result instead of computing it again", KEPT
     if facts.get("kind") == "constant":
         title, needs = "Compute it once, before the steps, and keep the result", "memory for the result"
+        if facts.get("is_part") and not facts.get("edits"):
+            title = "Keep what is the same in each step, and make only the rest of the line again"
         if facts.get("cache"):
             title = f"Ask {facts['cache']} for the key that it is filled under"
     elif facts.get("is_parametrized"):

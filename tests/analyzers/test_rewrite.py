@@ -110,12 +110,6 @@ def test_gradients_end_at_the_name_that_another_line_made():
     ]  # fmt: skip
 
 
-def test_what_asks_for_a_gradient_is_left_out():
-    known, at = source("x = images[rows].requires_grad_()\noutput.requires_grad_(True)")
-    lines = [rewrite.without_calls(known, at(line), "requires_grad_")[0].after for line in (1, 2)]
-    assert lines == ["x = images[rows]", ""]
-
-
 def test_a_statement_of_another_module_that_each_turn_calls_is_made_once():
     text = """
     def forward(self, query, memory, keys=None):
