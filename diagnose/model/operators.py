@@ -13,6 +13,13 @@ POINTWISE = COMPARISONS | {
     "logical_not", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "threshold_backward", "gelu_backward",
     "silu_backward", "tanh_backward", "sigmoid_backward", "elu_backward", "leaky_relu_backward", "hardtanh_backward",
     "hardswish_backward", "softplus_backward", "native_dropout_backward",
+    "acos", "acosh", "angle", "asin", "asinh", "atan", "atanh", "bitwise_left_shift", "bitwise_right_shift",
+    "bitwise_xor", "celu", "clip", "copysign", "cosh", "deg2rad", "digamma", "erfinv", "float_power", "fmax", "fmin",
+    "frac", "gcd", "hardshrink", "heaviside", "hypot", "i0", "igamma", "igammac", "isneginf", "isposinf", "lcm",
+    "ldexp", "lgamma", "log10", "logaddexp", "logaddexp2", "logical_xor", "logit", "logit_backward", "mvlgamma",
+    "nan_to_num", "nextafter", "polygamma", "positive", "rad2deg", "relu6", "selu", "sgn", "signbit", "sinc", "sinh",
+    "softshrink", "special_entr", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
+    "special_ndtri", "special_xlog1py", "special_zeta", "true_divide", "xlogy",
 }  # fmt: skip
 # These read their first input and return what is far smaller.
 REDUCTIONS = frozenset({
