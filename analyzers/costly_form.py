@@ -103,6 +103,23 @@ FORMS: tuple[Form, ...] = (
         numerics=_ORDER,
     ),
     Form(
+        kind="known factor",
+        cause="A matrix is multiplied out of its factor, and factorised again",
+        text="factorises {0:,} x {1:,} matrices that were made of their triangular factor.",
+        title="Pass the triangular factor on instead of the matrix{there}",
+        after="prior = MultivariateNormal(mean, scale_tril=lower)   # in place of covariance_matrix=lower @ lower.mT",
+        numerics=_ORDER,
+        needs="a factor with positive numbers on its diagonal",
+    ),
+    Form(
+        kind="normalised",
+        cause="Logarithms of probabilities are normalised again",
+        text="normalises rows of {0:,} logarithms that are normalised already.",
+        title="Leave the second normalisation out{there}: F.nll_loss takes what log_softmax has made",
+        after="loss = F.nll_loss(log_probabilities, target)   # in place of F.cross_entropy",
+        numerics=_ORDER,
+    ),
+    Form(
         kind="inverse",
         cause="An inverse is computed for one product",
         text="inverts {0:,} x {0:,} matrices to multiply {1:,} columns.",
@@ -214,12 +231,12 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
     others = (*(one.work for one in found.constant_work), *(one.work for one in found.computed_again))
     needless = {i for work in (*others, *(one.work for one in found.dead_work)) for i in work.operators}
     for one in found.costly_forms:
-        form = _OF_KIND[one.kind]
-        if not needless.isdisjoint(one.work.operators) or not _is_called(flow, one.work.line, form.calls):
+        form, work = _OF_KIND[one.kind], found.graph.work(i for i in one.work.operators if i not in needless)
+        if 2 * work.share <= one.work.share or not _is_called(flow, one.work.line, form.calls):
             continue
         text = f"{at(one.work.line)} {form.text.format(*one.sizes)}"
         facts = {"kind": one.kind}
-        yield Avoidable(form.cause, text[0].upper() + text[1:], one.work, one.work.lines, facts, one.avoidable)
+        yield Avoidable(form.cause, text[0].upper() + text[1:], work, one.work.lines, facts, one.avoidable)
 
 
 def _is_called(flow: Flow, line: Frame | None, names: tuple[str, ...]) -> bool:

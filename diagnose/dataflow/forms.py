@@ -24,7 +24,7 @@ __all__ = ["CostlyForm", "FormKind", "costly_forms"]
 
 FormKind: TypeAlias = Literal[
     "values", "full factors", "eigenvalues", "same matrix", "triangular", "inverse", "separable", "pairs", "decay",
-    "ranks", "few shuffled", "rows", "diagonal", "count", "long filter",
+    "ranks", "few shuffled", "rows", "diagonal", "count", "long filter", "known factor", "normalised",
 ]  # fmt: skip
 
 
@@ -52,8 +52,9 @@ def costly_forms(graph: Graph) -> tuple[CostlyForm, ...]:
     found = []
     for (kind, _), ones in groups.items():
         most = max(ones, key=lambda one: graph.time(one.operators))
-        spared = sum(graph.time(one.operators) * one.avoidable for one in ones)
-        work = graph.work(i for one in ones for i in one.operators)
+        avoidable = {i: one.avoidable for one in ones for i in one.operators}
+        spared = sum(graph.time((i,)) * share for i, share in avoidable.items())
+        work = graph.work(avoidable)
         found.append(CostlyForm(kind, work, spared / max(graph.time(work.operators), 1), most.sizes))
     return tuple(sorted(found, key=lambda one: -one.work.share * one.avoidable))
 
@@ -233,7 +234,39 @@ def _count(graph: Graph, i: int, one: Operator) -> _Found | None:
 
 
 _Asked: TypeAlias = Callable[[Graph, int, Operator], _Found | None]
+
+
+def _known_factor(graph: Graph, i: int, one: Operator) -> _Found | None:
+    """Find a matrix that was made of its triangular factor, times that transposed."""
+    product = graph.values[one.reads[0].value].producer
+    made = graph.operators[product] if product >= 0 else None
+    if made is None or base_name(made) not in ("mm", "bmm", "matmul"):
+        return None
+    left, right = made.reads[:2]
+    is_own = left.value == right.value and left.stride != right.stride
+    is_factor = is_own and graph.values[left.value].kind == "triangular"
+    return (
+        _Found("known factor", _with_backward(graph, product, i), 1.0, one.reads[0].shape[-2:]) if is_factor else None
+    )
+
+
+def _normalised(graph: Graph, i: int, one: Operator) -> _Found | None:
+    """Find logarithms of probabilities that are normalised again, along the last dimension: nothing changes."""
+    before = graph.producer(one.reads[0].value)
+    if before is None or base_name(before) != base_name(one) or not (_is_by_row(before) and _is_by_row(one)):
+        return None
+    is_same = before.writes[0].shape[-1:] == one.reads[0].shape[-1:]
+    return _Found("normalised", _with_backward(graph, i), 1.0, one.reads[0].shape[-1:]) if is_same else None
+
+
+def _is_by_row(one: Operator) -> bool:
+    dim = re.search(r"dim=(-?\d+)", one.attributes)
+    return dim is not None and int(dim[1]) in (-1, len(one.reads[0].shape) - 1)
+
+
 _FORMS: Mapping[str, _Asked] = {
+    "linalg_cholesky_ex": _known_factor,
+    "_log_softmax": _normalised,
     "_linalg_svd": _svd,
     "_linalg_eigh": _eigen,
     "linalg_eig": _eigen,

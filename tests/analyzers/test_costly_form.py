@@ -44,6 +44,9 @@ FORMS = {
     "same matrix": ("torch.linalg.solve(matrix, x[:, :4])", "torch.linalg.lu_solve(*factors, x[:, :4])"),
     "triangular": ("torch.linalg.solve((x @ x.T + matrix).tril(), x[:, :4])",
                    "torch.linalg.solve_triangular((x @ x.T + matrix).tril(), x[:, :4], upper=False)"),
+    "known factor": ("(lambda f: torch.linalg.cholesky(f @ f.T))((1e-3 * x + matrix).tril())",
+                     "(1e-3 * x + matrix).tril()"),
+    "normalised": ("F.log_softmax(F.log_softmax(x, -1), -1) * weight", "F.log_softmax(x, -1) * weight"),
     "inverse": ("torch.linalg.inv(x @ x.T + 9 * matrix) @ x[:, :4]",
                 "torch.linalg.solve(x @ x.T + 9 * matrix, x[:, :4])"),
     "separable": ("F.conv2d(x.view(2, 2, 32, 32), kernel, groups=2)",
@@ -75,6 +78,8 @@ ALIKE = {
     "half of the indices": "x[torch.randperm(2000)[:1000] % 64]",
     "all similarities": "(x @ weight).logsumexp(-1) - (x @ weight).diagonal()",
     "one-hot rows that are read": "F.one_hot((8 * x[0]).long().clamp(0, 9), 10).float() @ x[:10]",
+    "another dimension": "F.log_softmax(F.log_softmax(x, 0), 1) * weight",
+    "a product that is no factor's": "torch.linalg.cholesky(x @ x.T + matrix)",
     "a short filter": "F.conv1d(x.view(4, 1, 1024), x.view(4, 1, 1024)[:1, :, :31])",
 }
 
