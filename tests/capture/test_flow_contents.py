@@ -254,6 +254,14 @@ def test_what_has_no_content():
         assert looks.look(tensor, _base(tensor), with_kind=True) == UNSEEN
 
 
+def test_the_share_of_zero_rows_rests_on_many_rows_where_a_few_columns_show_them():
+    torch.manual_seed(0)
+    wide = torch.rand(3000, 6000) + 1
+    wide[torch.rand(3000) < 0.85] = 0
+    found = gradient(wide)
+    assert found.zero_rows == pytest.approx(0.85, abs=0.06)
+
+
 def test_a_part_of_a_storage_stands_for_all_of_it():
     """A write elsewhere in the storage makes another content, although the tensor first seen is the same."""
     whole = torch.zeros(8, 4)

@@ -211,8 +211,13 @@ def _zero_rows(sample: Bits, rows: Bits, code: Code) -> float:
     # Where a ReLU takes half of the numbers, a sixteenth of the runs is zero.
     if num_zero < size // width / 8:
         return 0.0
-    some = _some(rows)
-    return 1.0 - float(np.count_nonzero((some & code.unsigned(code.magnitude)).any(1))) / len(some)
+    magnitude, width = code.unsigned(code.magnitude), rows.shape[-1]
+    places, columns = some_rows(len(rows), width * rows.itemsize), spread(width, MAX_SAMPLE // 16)
+    has_numbers = (rows[places] & magnitude).any(1)
+    shown = (rows[np.ix_(places, columns)] & magnitude).any(1)
+    if len(places) < len(rows) and (shown == has_numbers).all():  # then a few columns show what more rows hold
+        has_numbers = (rows[np.ix_(spread(len(rows), MAX_SAMPLE), columns)] & magnitude).any(1)
+    return 1.0 - float(np.count_nonzero(has_numbers)) / len(has_numbers)
 
 
 @lru_cache(maxsize=64)
