@@ -274,9 +274,10 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
 
     def detect(flow: Flow) -> Iterable[Avoidable]:
         again = (each.work.operators for each in flow.found.computed_again if each.is_parametrized)
-        parametrized = {i for each in again for i in each}  # a layer of torch would have no parametrization
+        parametrized = {i for each in again for i in each}
         for one in flow.found.loops:
-            if one.kind in titles:
+            # Weights that each turn computes again come first: a layer of torch would have no parametrization.
+            if one.kind in titles and parametrized.isdisjoint(one.work.operators):
                 # The innermost call in a statement that loops, of those that make all of it. A loop whose turns are
                 # chains is the outermost: those further in may go along the chain.
                 lines = one.called[::-1] if one.longest_chain == 1 else ()
@@ -288,7 +289,7 @@ def loop_rule(meta: RuleMeta, titles: Mapping[str, str], words: Callable[[Loop],
                 facts |= {"issuer": issuer(line, one.work)} | {
                     "of_model": one.of_model,
                     "with_gradients": one.with_gradients,
-                    "form": "" if parametrized.intersection(one.work.operators) else one.form,
+                    "form": one.form,
                     "moves": one.moves,
                 }
                 share = calling_share(one.work, one.overhead_share)

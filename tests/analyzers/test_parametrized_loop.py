@@ -1,8 +1,8 @@
-"""A loop over a cell whose weights are parametrized is not replaced by a layer of torch, which has none."""
+"""A loop whose weights are parametrized is no finding: that they are computed in each turn is."""
 
 import pytest
 
-from diagnose.analyzers import recurrence
+from diagnose.analyzers import computed_again, recurrence
 from tests.analyzers.programs import recorded
 
 CELL = """
@@ -26,10 +26,11 @@ def step():
 
 
 @pytest.mark.parametrize(
-    ("wrapped", "form"),
-    [("", "GRU"), ("outer = nn.utils.parametrizations.weight_norm(outer)", "")],
+    ("wrapped", "forms"),
+    [("", ["GRU"]), ("outer = nn.utils.parametrizations.weight_norm(outer)", [])],
     ids=["plain", "normalised"],
 )
-def test_a_layer_of_torch_takes_the_place_of_plain_weights_only(wrapped, form, tmp_path):
-    found = list(recurrence._RULE.detect(recorded(CELL.format(wrapped=wrapped), tmp_path)))
-    assert [one.facts["form"] for one in found][:1] == [form]
+def test_a_layer_of_torch_takes_the_place_of_plain_weights_only(wrapped, forms, tmp_path):
+    flow = recorded(CELL.format(wrapped=wrapped), tmp_path)
+    assert [one.facts["form"] for one in recurrence._RULE.detect(flow)] == forms
+    assert [one.facts["is_parametrized"] for one in computed_again.detect(flow)] == [True] * (not forms)
