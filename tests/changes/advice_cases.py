@@ -229,6 +229,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": (
         {"kind": "constant"},
+        {"kind": "constant", "is_part": True},
         {"kind": "constant", "cache": "masks", "edits": written(hoisted, "for each in (0, 1):", "h = model(x)")},
     ),
     "costly-form": tuple({"kind": form.kind} for form in costly_form.FORMS),
