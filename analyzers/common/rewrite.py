@@ -42,16 +42,16 @@ def hoisted(source: OwnSource, line: Frame, is_meant: Callable[[ast.Call], bool]
         return ()
     binds = source.binds(loop)
     meant = is_meant or (lambda _: True)
-    free = _outermost(node, lambda each: isinstance(each, ast.Call) and meant(each) and not _names(each) & binds)
+    free = _outermost(node, lambda each: isinstance(each, ast.Call) and meant(each) and not all_names(each) & binds)
     lines = (range(loop.line, line.line), range(line.line + 1, _last(source, loop)))
     elsewhere = {name for each in lines for name in source.stored(loop.file, each)}
     target = set(_target(node).split(", "))
-    is_all = isinstance(node, ast.Assign) and (free or is_meant is None) and not _names(node.value) & binds
+    is_all = isinstance(node, ast.Assign) and (free or is_meant is None) and not all_names(node.value) & binds
     if is_all and target != {""} and not target & elsewhere:
         return (*_edit(source, loop, f"{text}\n{head}"), *_edit(source, line, ""))
     if len({ast.dump(each) for each in free}) != 1:
         return ()
-    name = _new_name(free[0], _names(node) | binds)
+    name = _new_name(free[0], all_names(node) | binds)
     rest = with_parts(text, [(each, name) for each in free])
     return (*_edit(source, loop, f"{name} = {_segment(text, free[0])}\n{head}"), *_edit(source, line, rest))
 
@@ -76,7 +76,7 @@ def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) 
     mine = {ast.dump(each) for each in ast.walk(nodes[0]) if isinstance(each, ast.Call)}
     both = _outermost(nodes[1], lambda each: isinstance(each, ast.Call) and ast.dump(each) in mine)
     between = {*source.stored(first.file, range(first.line + 1, again.line))}
-    if len({ast.dump(each) for each in both}) != 1 or _names(both[0]) & (between | _stored(nodes[0])):
+    if len({ast.dump(each) for each in both}) != 1 or all_names(both[0]) & (between | stored_names(nodes[0])):
         return ()
     same = ast.dump(both[0])
     uses = [_outermost(node, lambda each: ast.dump(each) == same) for node in nodes if node is not None]
@@ -88,7 +88,7 @@ def kept(source: OwnSource, first: Frame, again: Frame, *, is_kept_first: bool) 
         return (*_edit(source, first, f"{texts[1]}\n{rest}"), *_edit(source, again, "")) if is_named else ()
     name, now = names[0], texts[0]
     if not name or set(name.split(", ")) & between:
-        name = _new_name(both[0], _names(nodes[0]) | _names(nodes[1]) | between)
+        name = _new_name(both[0], all_names(nodes[0]) | all_names(nodes[1]) | between)
         now = f"{name} = {_segment(texts[1], both[0])}\n{with_parts(texts[0], [(each, name) for each in uses[0]])}"
     second = with_parts(texts[1], [(each, name) for each in uses[1]])
     return (*_edit(source, first, now), *_edit(source, again, second))
@@ -106,11 +106,11 @@ def handed_on(source: OwnSource, inner: Frame, caller: Frame, modules: Iterable[
     call, head, binds = source.text(caller), source.text(loop), source.binds(loop)
     turns, calls = _turns(source.statement(loop)), [each for each in ast.walk(line) if isinstance(each, ast.Call)]
     of_turn = [each for each in calls if ast.unparse(each.func) in turns]
-    of_turn = of_turn or [each for each in calls if not _names(each.func) & {*turns}]
+    of_turn = of_turn or [each for each in calls if not all_names(each.func) & {*turns}]
     if len(of_turn) != 1 or not isinstance(definition, ast.FunctionDef):
         return ()
     called = ast.unparse(of_turn[0].func)
-    of = turns.get(called, "" if _names(of_turn[0].func) & binds else called)
+    of = turns.get(called, "" if all_names(of_turn[0].func) & binds else called)
     given = _given(call, of_turn[0], definition, of) if of else {}
     choices = _repeated(made, modules, source.binds(method) | binds)
     each = ((name, nodes, _computed(source, inner, nodes[0], given or {}, binds)) for name, nodes in choices)
@@ -140,7 +140,7 @@ def _repeated(made: ast.stmt, modules: Iterable[str], taken: frozenset[str]) -> 
         yield _target(made), [value]
     calls = _module_calls(made, modules)
     if len({ast.dump(each) for each in calls}) == 1:
-        yield _new_name(calls[0], _names(made) | taken), calls
+        yield _new_name(calls[0], all_names(made) | taken), calls
 
 
 def _module_calls(made: ast.stmt, modules: Iterable[str]) -> list[ast.expr]:
@@ -167,7 +167,7 @@ def _computed(
     for each in ast.walk(ast.parse(text, mode="eval")):
         if isinstance(each, ast.Name) and each.id in local:
             new = given.get(each.id, "")
-            if not new or each.id in changed - changes or _names(ast.parse(new)) & changes:
+            if not new or each.id in changed - changes or all_names(ast.parse(new)) & changes:
                 return None
             parts.append((each, new))
     return with_parts(text, parts)
@@ -294,11 +294,13 @@ def _outermost(node: ast.AST, wanted: Callable[[ast.AST], bool]) -> list[ast.exp
     return [each for child in ast.iter_child_nodes(node) for each in _outermost(child, wanted)]
 
 
-def _names(node: ast.AST) -> frozenset[str]:
+def all_names(node: ast.AST) -> frozenset[str]:
+    """Return the names in a tree."""
     return frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
 
 
-def _stored(node: ast.AST) -> frozenset[str]:
+def stored_names(node: ast.AST) -> frozenset[str]:
+    """Return the names that a tree gives values to."""
     return frozenset(e.id for e in ast.walk(node) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store))
 
 

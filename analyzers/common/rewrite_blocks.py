@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from diagnose.analyzers.common.rewrite import Edits
+from diagnose.analyzers.common.rewrite import Edits, all_names, stored_names
 from diagnose.model.assignments import StoredSource
 from diagnose.model.dataflow import Frame
 from diagnose.model.own_source import EditedStatement, OwnSource, parsed_statements, with_parts
@@ -87,8 +87,7 @@ def _of_loop(placed: dict[int, _Placed], start: _Placed, loss: str) -> Edits:
     rest = head.block[head.block.index(loop) + 1 :]
     after = next((one for one in placed.values() if rest and one.node is rest[0]), None)
     plain = all(isinstance(one, ast.Assign | ast.AugAssign) for one in loop.body[:-1]) and not loop.orelse
-    names = {node.id for node in ast.walk(head.blocks[0][0]) if isinstance(node, ast.Name)}
-    if after is None or not after.text or not plain or "total" in names:
+    if after is None or not after.text or not plain or "total" in all_names(head.blocks[0][0]):
         return ()
     total = f"total = total + {loss}"
     return head.edit(f"total = 0\n{head.text}"), start.edit(total), after.edit(f"total.backward()\n{after.text}")
@@ -110,13 +109,11 @@ def kept_iterator(source: OwnSource, line: Frame) -> Edits:
         head = next((one for one in placed.values() if loops and one.node is loops[0]), None)
         if here is None or head is None or not head.text or not here.text:
             continue
-        names = [node for node in ast.walk(here.blocks[0][0]) if isinstance(node, ast.Name)]
-        bound = {name.id for name in names if isinstance(name.ctx, ast.Store)}
         made = [(call, of) for part in parsed_statements(here.text) if (call := _first_of(part)) and (of := call.args)]
-        if len(made) != 1 or "batches" in {name.id for name in names}:
+        if len(made) != 1 or "batches" in all_names(here.blocks[0][0]):
             return ()
         call, (loader,) = made[0]
-        if bound.intersection(node.id for node in ast.walk(loader) if isinstance(node, ast.Name)) - _before(head):
+        if all_names(loader) & stored_names(head.node):  # each turn may have another loader
             return ()
         again = f"batches = (batch for _ in itertools.count() for batch in {ast.unparse(loader)})"
         edits = head.edit(f"{again}\n{head.text}"), here.edit(with_parts(here.text, [(call, "batches")]))
@@ -131,14 +128,6 @@ def _first_of(statement: ast.AST) -> ast.Call | None:
             case ast.Call(ast.Name("next"), [ast.Call(ast.Name("iter"), [_], []) as made], []):
                 return made
     return None
-
-
-def _before(head: _Placed) -> set[str]:
-    """Return the names that are bound in the function, but not in a loop."""
-    loop = {id(node) for node in ast.walk(head.node)}
-    names = (node for node in ast.walk(head.blocks[0][0]) if isinstance(node, ast.Name))
-    every = [(node.id, id(node) in loop) for node in names if isinstance(node.ctx, ast.Store)]
-    return {name for name, _ in every} - {name for name, is_inside in every if is_inside}
 
 
 def _functions(source: OwnSource, file: str) -> Iterator[dict[int, _Placed]]:

@@ -46,14 +46,14 @@ def lint_and_answer(files: Sequence[str], request: ResultRequest) -> int:
         OutputError: the result cannot be written.
     """
     written = plan_text(request, files)
-    found = [one for file in files for one in remarks(file, _text(file))]
+    found = [one for file in files for one in remarks(file, *_read(file))]
     answer_text(lambda: "\n".join(_lines(found)), lambda: json.dumps(_data(found), indent=2), request, written)
     return 0
 
 
-def remarks(file: str, text: str) -> Iterator[Remark]:
+def remarks(file: str, text: str, tree: ast.Module) -> Iterator[Remark]:
     """Yield the lines of a source that run again and again and have a faster form, in their order."""
-    lines, tree = text.split("\n"), ast.parse(text)
+    lines = text.split("\n")
     shown, again = source_tree(lines), _run_again(tree)
     for first, last in sorted(shown.texts):
         whole = textwrap.dedent("\n".join(lines[first - 1 : last]))
@@ -95,15 +95,14 @@ def _trains(loop: _Loop) -> bool:
     return any(isinstance(each, ast.Attribute) and each.attr in ("backward", "step") for each in calls)
 
 
-def _text(file: str) -> str:
+def _read(file: str) -> tuple[str, ast.Module]:
     try:
         text = decode_source(Path(file).read_bytes())
-        ast.parse(text)
+        return text, ast.parse(text)
     except OSError as error:
         raise InputError(f"Cannot read {printable(file)}: {error.strerror or error}.") from error
     except (SyntaxError, ValueError, RecursionError) as error:
         raise InputError(f"{printable(file)} is not Python that this interpreter can read: {error}.") from error
-    return text
 
 
 def _lines(found: Sequence[Remark]) -> Iterator[str]:

@@ -233,9 +233,6 @@ def _count(graph: Graph, i: int, one: Operator) -> _Found | None:
     return _Found("count", tuple(rows), 1 - 1 / use.shape[1], use.shape)
 
 
-_Asked: TypeAlias = Callable[[Graph, int, Operator], _Found | None]
-
-
 def _known_factor(graph: Graph, i: int, one: Operator) -> _Found | None:
     """Find a matrix that was made of its triangular factor, times that transposed."""
     product = graph.values[one.reads[0].value].producer
@@ -244,10 +241,9 @@ def _known_factor(graph: Graph, i: int, one: Operator) -> _Found | None:
         return None
     left, right = made.reads[:2]
     is_own = left.value == right.value and left.stride != right.stride
-    is_factor = is_own and graph.values[left.value].kind == "triangular"
-    return (
-        _Found("known factor", _with_backward(graph, product, i), 1.0, one.reads[0].shape[-2:]) if is_factor else None
-    )
+    if not is_own or graph.values[left.value].kind != "triangular":
+        return None
+    return _Found("known factor", _with_backward(graph, product, i), 1.0, one.reads[0].shape[-2:])
 
 
 def _normalised(graph: Graph, i: int, one: Operator) -> _Found | None:
@@ -263,6 +259,8 @@ def _is_by_row(one: Operator) -> bool:
     dim = re.search(r"dim=(-?\d+)", one.attributes)
     return dim is not None and int(dim[1]) in (-1, len(one.reads[0].shape) - 1)
 
+
+_Asked: TypeAlias = Callable[[Graph, int, Operator], _Found | None]
 
 _FORMS: Mapping[str, _Asked] = {
     "linalg_cholesky_ex": _known_factor,

@@ -8,7 +8,7 @@ __all__ = ["solve_operations", "svd_operations"]
 
 
 def svd_operations(long: int, short: int, what: Literal["values", "thin", "full"]) -> float:
-    """Return the operations of singular values alone, with the vectors of the short side, or with square factors."""
+    """Return the operations of only singular values, with the vectors of the short side, or with square factors."""
     m, n = float(long), float(short)
     if what == "values":
         return 2 * m * n**2 + 2 * n**3

@@ -173,7 +173,7 @@ def _few_shuffled(given: Given) -> Facts | None:
 
 
 def _one_of_sorted(given: Given) -> Facts | None:
-    """Return which item of an order is used, where that is one alone."""
+    """Return which item of an order is used, if only one is."""
     uses, data, name = list(given.around()), given.argument(0), last_name(getattr(given.node, "func", given.node))
     each = uses[0] if len(uses) == 1 else None
     known = given.operand(0)
@@ -302,7 +302,7 @@ def _full_factors(given: Given) -> Facts | None:
 
 
 def _only_values(given: Given) -> Facts | None:
-    """Return the call that computes singular values alone, where the script names nothing else of the result."""
+    """Return the call that computes only singular values, if the script names nothing else of the result."""
     names = _given_names(given)
     if len(names) != 3 or not names[1] or names[0] or names[2] or given.source is None:
         return None

@@ -126,9 +126,9 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     """
     num_equal = _num_repeated(sample)
     may_be_padded = code.is_index and with_kind and len(shape) == 2
-    # A fifth of the numbers of the smallest triangle equal the next one.
     if with_kind and code.normal and _is_filter(shape) and _are_outer(bits, shape):
         return Structure("constant" if num_equal >= sample.size - 1 else "outer", zero_rows=0.0)
+    # A fifth of the numbers of the smallest triangle equal the next one.
     if num_equal < sample.size / 8 and not may_be_padded:
         return _PLAIN
     if num_equal >= sample.size - 1 > 0 and _is_constant(bits):
